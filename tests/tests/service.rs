@@ -64,7 +64,12 @@ impl Service {
 
     pub(crate) fn with(stage: &Stage, flags: &[&str]) -> Service {
         let words = ["serve"].iter().chain(flags);
-        let mut running = Running::start(&mut stage.ironcage(words));
+        Service::of(stage, &mut stage.ironcage(words))
+    }
+
+    /// One that another command becomes.
+    pub(crate) fn of(stage: &Stage, command: &mut std::process::Command) -> Service {
+        let mut running = Running::start(command);
         let mut line = String::new();
         BufReader::new(running.stdout())
             .read_line(&mut line)
@@ -89,6 +94,15 @@ impl Service {
             running: Some(running),
             address,
             key,
+        }
+    }
+
+    /// One that runs already, by another address or with another key.
+    pub(crate) fn named(address: &str, key: &str) -> Service {
+        Service {
+            running: None,
+            address: address.to_owned(),
+            key: key.to_owned(),
         }
     }
 

@@ -106,6 +106,33 @@ either! {
         }
         service.post(&format!("{path}/apply"), &json!({ "paths": ["../kept.txt"] })).refused(400, "invalid_request");
         service.post(&format!("{path}/apply"), &json!({ "paths": ["absent.txt"] })).refused(404, "not_found");
+        // What was reviewed is applied, and nothing that the agent wrote since, by whatever review.
+        let etag = |query: &str| {
+            let diff = service.get(&format!("{path}/diff{query}")).ok();
+            let head = diff.head.to_ascii_lowercase();
+            head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").trim().to_owned()
+        };
+        let files = || service.get(&path).ok().json()["digest"].as_str().expect("a digest").to_owned();
+        let reviews = [etag(""), etag("?raw=true"), files()];
+        service.run(&id, "echo later >> late.txt");
+        for review in &reviews {
+            service.post(&format!("{path}/apply"), &json!({ "digest": review })).refused(409, "conflict");
+        }
+        assert_eq!(stage.read("late.txt"), None);
+        service.post(&format!("{path}/apply"), &json!({ "digest": "--theirs" })).refused(400, "invalid_request");
+        let part = service.get(&format!("{path}?path=late.txt")).ok().json();
+        let review = json!({ "digest": part["digest"], "paths": ["late.txt"] });
+        service.run(&id, "echo other > kept2.txt");
+        service.post(&format!("{path}/apply"), &review).ok();
+        assert_eq!(stage.read("late.txt").as_deref(), Some("later\n"));
+        service.run(&id, "rm kept2.txt");
+        let reviewed = json!({ "digest": etag("?path=kept.txt"), "paths": ["kept.txt"] });
+        service.post(&format!("{path}/apply"), &reviewed).ok();
+        service.run(&id, "echo before > kept.txt");
+        let back = json!({ "digest": etag("?path=kept.txt"), "paths": ["kept.txt"] });
+        service.post(&format!("{path}/apply"), &back).ok();
+        assert_eq!(stage.read("kept.txt").as_deref(), Some("before\n"));
+        service.run(&id, "echo after > kept.txt");
         // A part is applied while the cage runs, which is not discarded meanwhile.
         let applied = service.post(&format!("{path}/apply"), &json!({ "paths": ["kept.txt"] })).ok().json();
         assert_eq!((&applied["applied"], &applied["finished"]), (&json!(1), &json!(false)), "{applied}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(180);
 
 #[track_caller]
-fn template(stage: &Stage, args: &[&str]) -> Ran {
+pub(crate) fn template(stage: &Stage, args: &[&str]) -> Ran {
     let args = ["template"].iter().chain(args);
     Running::start(&mut stage.ironcage(args)).finish(DEADLINE)
 }
@@ -21,12 +21,12 @@ fn image(stage: &Stage, args: &[&str]) -> Ran {
 }
 
 /// A directory with a system of one static program, as debootstrap would leave it, and a template file beside it.
-struct Tree {
-    directory: PathBuf,
+pub(crate) struct Tree {
+    pub(crate) directory: PathBuf,
 }
 
 impl Tree {
-    fn new(stage: &Stage) -> Tree {
+    pub(crate) fn new(stage: &Stage) -> Tree {
         let directory = stage.base().join("template");
         for name in [
             "",
@@ -58,11 +58,11 @@ impl Tree {
         Tree { directory }
     }
 
-    fn write(&self, stage: &Stage, text: &str) {
+    pub(crate) fn write(&self, stage: &Stage, text: &str) {
         stage.write(self.directory.join("template.toml"), text);
     }
 
-    fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         self.directory.join("template.toml").display().to_string()
     }
 }

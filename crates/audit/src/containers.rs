@@ -6,11 +6,13 @@
 use crate::error::Error;
 use crate::reader::open_to_read;
 use ironcage_model::CageId;
+use ironcage_sys::rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest note that is read: two paths, in JSON.
 const LARGEST: u64 = 64 << 10;
@@ -27,12 +29,35 @@ pub struct Container {
     /// How many further commands were started in it.
     #[serde(default)]
     pub execs: u32,
+    /// When it was created, in microseconds since the epoch.
+    #[serde(default)]
+    pub since: u64,
 }
 
 impl Container {
-    /// Whether its runtime still keeps it.
+    /// Whether its runtime may keep it. It does not where the runtime's directory has nothing of it,
+    /// or where that directory went with an earlier boot of the host. One that cannot be looked at, or
+    /// is not there in this mount namespace, proves nothing.
     pub fn exists(&self) -> bool {
-        self.root.join(&self.id).is_dir()
+        let is_absent = |path: &Path| {
+            let found = path.symlink_metadata();
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        if !is_absent(&self.root.join(&self.id)) {
+            return true;
+        }
+        is_absent(&self.root) && self.since >= booted()
+    }
+
+    /// Removes the notes about containers that a runtime does not keep in this directory any more, as
+    /// a host leaves them that went down. Only for the runtime itself, which sees its directory.
+    pub fn forget_others(dir: &Path, root: &Path) -> Result<(), Error> {
+        for other in containers(dir)? {
+            if other.root == root && !other.exists() {
+                Container::forget(dir, &other.cage)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the note, whole or not at all, for this user alone.
@@ -66,6 +91,18 @@ impl Container {
             other => other.map_err(|source| Error::Remove { path, source }),
         }
     }
+}
+
+/// When the host was started, in microseconds since the epoch.
+fn booted() -> u64 {
+    let up = clock_gettime(ClockId::Boottime);
+    let up = Duration::new(
+        u64::try_from(up.tv_sec).unwrap_or_default(),
+        u32::try_from(up.tv_nsec).unwrap_or_default(),
+    );
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.unwrap_or_default().saturating_sub(up);
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The containers of which there is a note, in the order of cage IDs.
@@ -133,6 +170,7 @@ mod tests {
             id: "web".into(),
             root: state.path().join("run"),
             execs: 2,
+            since: 0,
         };
         made.save(&dir).unwrap();
         assert_eq!(containers(&dir).unwrap(), std::slice::from_ref(&made));
@@ -146,5 +184,44 @@ mod tests {
         Container::forget(&dir, &made.cage).unwrap();
         Container::forget(&dir, &made.cage).unwrap();
         assert_eq!(container(&dir, &made.cage).unwrap(), None);
+    }
+
+    #[test]
+    fn only_a_directory_that_is_seen_proves_that_a_container_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = state.path().join("audit");
+        let now = u64::try_from(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_micros(),
+        )
+        .unwrap();
+        let made = |root: &str, since| Container {
+            cage: "c0123456789ab".parse().unwrap(),
+            id: "web".into(),
+            root: state.path().join(root),
+            execs: 0,
+            since,
+        };
+        std::fs::create_dir(state.path().join("seen")).unwrap();
+        std::fs::write(state.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("loop", state.path().join("loop")).unwrap();
+        // Not seen: of this boot, or not to be looked at.
+        for kept in [made("other", now), made("file", 0), made("loop", 0)] {
+            assert!(kept.exists(), "{kept:?}");
+            kept.save(&dir).unwrap();
+            assert!(is_kept(&dir, &kept.cage).unwrap());
+            Container::forget_others(&dir, &kept.root).unwrap();
+            assert_eq!(containers(&dir).unwrap(), [kept]);
+        }
+        for gone in [made("other", 1), made("seen", now)] {
+            assert!(!gone.exists(), "{gone:?}");
+            gone.save(&dir).unwrap();
+            Container::forget_others(&dir, state.path()).unwrap();
+            assert_eq!(containers(&dir).unwrap(), std::slice::from_ref(&gone));
+            Container::forget_others(&dir, &gone.root).unwrap();
+            assert!(containers(&dir).unwrap().is_empty());
+        }
     }
 }

@@ -40,5 +40,5 @@ pub use sign::{
     AuditKey, HeadVerdict, PublicKey, SignError, SignedHead, Statement, check_head, head_to_sign,
     key_path,
 };
-pub use tail::Tail;
+pub use tail::{LogPlace, Tail};
 pub use verify::{Unproven, Verdict, verify};

@@ -70,7 +70,7 @@ impl Log {
     /// its exit is logged: nothing follows that.
     ///
     /// Events of a writer that was killed are completed or taken back; a log that was changed is
-    /// refused.
+    /// refused and stays as it is.
     pub fn reopen(dir: &Path, id: &CageId) -> Result<Option<Log>, Error> {
         let path = log_path(dir, id);
         let file = open_again(&path, OFlags::APPEND)?;
@@ -98,10 +98,7 @@ impl Log {
             file,
             head,
         };
-        if kept < tail.len() {
-            rustix::fs::ftruncate(&log.file, log.length)
-                .map_err(|errno| log.cannot_write(errno))?;
-        }
+        let partial = kept < tail.len();
         let damaged = |line, what| {
             let fault = Fault { line, what };
             Err(Error::Damaged { path, fault })
@@ -115,7 +112,10 @@ impl Log {
         let last = text.rsplit(|byte| *byte == b'\n').next();
         let Some(last) = last.filter(|_| end.is_some()) else {
             return match lines {
-                0 => Ok(Some(log)),
+                0 if begin == 0 => {
+                    log.drop_partial(partial)?;
+                    Ok(Some(log))
+                }
                 head_lines => damaged(1, Finding::Cut { head_lines }),
             };
         };
@@ -126,12 +126,14 @@ impl Log {
         };
         (log.lines, log.last) = (link.seq, link.hash);
         if (link.seq, link.hash) != (lines, hash) {
-            // Killed between the line and its head, and nothing else.
-            if (link.seq, link.prev) != (lines + 1, hash) {
+            // Killed between the line and its head, and nothing else: the head is written before
+            // the next line begins.
+            if partial || (link.seq, link.prev) != (lines + 1, hash) {
                 return damaged(link.seq, Finding::NotTheHead);
             }
             head::write(&log.head, link.seq, link.hash).map_err(|errno| log.cannot_write(errno))?;
         }
+        log.drop_partial(partial)?;
         let kind: Kind = serde_json::from_slice(last).map_err(|error| Error::Damaged {
             path: log.path.clone(),
             fault: Fault {
@@ -180,6 +182,16 @@ impl Log {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Removes what a killed writer left of a line, once the head has proven that no whole line goes
+    /// with it.
+    fn drop_partial(&self, partial: bool) -> Result<(), Error> {
+        match partial {
+            true => rustix::fs::ftruncate(&self.file, self.length)
+                .map_err(|errno| self.cannot_write(errno)),
+            false => Ok(()),
+        }
     }
 
     /// Removes a line that was written in part, so that the next one begins at its own start.
@@ -439,10 +451,23 @@ mod tests {
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let shorter = lines[..2].concat();
         let changed = text.replace("paused", "resumed");
-        for wrong in [shorter.as_str(), &changed, "", "text\n"] {
+        // Without its last newline a line is no beginning of one; without any, nothing is known.
+        let joined = format!("{}x", text.trim_end());
+        let behind = format!("{shorter}{{\"seq\":3,");
+        let endless = "x".repeat(2 * MAX_LINE + 1);
+        for wrong in [
+            shorter.as_str(),
+            &changed,
+            "",
+            "text\n",
+            &joined,
+            &behind,
+            &endless,
+        ] {
             std::fs::write(&path, wrong).unwrap();
             let error = Log::reopen(&dir, &id()).unwrap_err();
             assert!(matches!(error, Error::Damaged { .. }), "{wrong:?}: {error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), wrong, "changed");
         }
         std::fs::write(&path, &text).unwrap();
         assert!(Log::reopen(&dir, &id()).unwrap().is_some());

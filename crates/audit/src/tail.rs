@@ -6,7 +6,21 @@ use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// A place in a log. A line that is not whole yet is read once it is.
+/// A place between two lines of a log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogPlace {
+    offset: u64,
+    line: u64,
+}
+
+impl LogPlace {
+    /// How many lines are before it.
+    pub const fn lines(self) -> u64 {
+        self.line
+    }
+}
+
+/// A log that is read on. A line that is not whole yet is read once it is.
 #[derive(Debug)]
 pub struct Tail {
     file: File,
@@ -18,6 +32,11 @@ pub struct Tail {
 impl Tail {
     /// Begins at the first line of the log at a path, which must be a regular file and not a link.
     pub fn open(path: &Path) -> Result<Tail, Error> {
+        Tail::open_at(path, LogPlace::default())
+    }
+
+    /// Begins at a place of the same log.
+    pub fn open_at(path: &Path, place: LogPlace) -> Result<Tail, Error> {
         let file = open_to_read(path)?.ok_or_else(|| Error::Read {
             path: path.to_owned(),
             source: io::ErrorKind::NotFound.into(),
@@ -25,9 +44,17 @@ impl Tail {
         Ok(Tail {
             file,
             path: path.to_owned(),
-            offset: 0,
-            line: 0,
+            offset: place.offset,
+            line: place.line,
         })
+    }
+
+    /// Where the next line is read.
+    pub const fn place(&self) -> LogPlace {
+        LogPlace {
+            offset: self.offset,
+            line: self.line,
+        }
     }
 
     /// Whether something was written since the last look. It may be a part of a line.
@@ -96,6 +123,13 @@ mod tests {
         log.write_all(b"ee\nfour\n").unwrap();
         assert_eq!(lines(10), [3, 4]);
         assert!(!tail.has_more().unwrap());
+        let place = tail.place();
+        assert_eq!(place.lines(), 4);
+        let mut later = Tail::open_at(&path, place).unwrap();
+        assert!(!later.has_more().unwrap());
+        log.write_all(b"five\n").unwrap();
+        let found = later.next_lines(10).unwrap();
+        assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [5]);
         assert!(Tail::open(directory.path()).is_err());
     }
 }

@@ -212,6 +212,9 @@ pub(crate) fn change_error(error: &WorkspaceError) -> CliError {
     let message = match error {
         WorkspaceError::InUse { .. } => CliError::from_error(error).with_kind("change_in_use"),
         WorkspaceError::Unknown { .. } => CliError::from_error(error).with_kind("unknown_change"),
+        WorkspaceError::NotReviewed { .. } => CliError::from_error(error)
+            .with_kind("not_reviewed")
+            .hint("review it again: `ironcage diff`"),
         WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => {
             CliError::from_error(error).with_kind("not_in_change")
         }

@@ -53,7 +53,18 @@ impl<'a> RunningChange<'a> {
         selection: &Selection,
         options: &ApplyOptions,
     ) -> Result<ApplyRound, CliError> {
+        self.apply_if(selection, options, &|| Ok(()))
+    }
+
+    /// The same, where nothing speaks against it once the cage stands still.
+    pub(crate) fn apply_if(
+        &self,
+        selection: &Selection,
+        options: &ApplyOptions,
+        check: &dyn Fn() -> Result<(), WorkspaceError>,
+    ) -> Result<ApplyRound, CliError> {
         let (applied, runs) = self.while_held(&mut |applying, moved| {
+            check()?;
             self.store
                 .apply_running(self.change, applying, selection, options, moved)
         })?;

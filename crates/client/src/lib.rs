@@ -301,13 +301,10 @@ impl Cages {
         }
     }
 
-    /// The containers that engines made with Ironcage's runtime, and that exist. Notes about others,
-    /// as a host leaves them that went down, are removed.
+    /// The containers that engines made with Ironcage's runtime, and that exist. Notes about others
+    /// stay: it is for the runtime to say that one is gone.
     pub fn containers(&self) -> Result<Vec<Container>, ClientError> {
         let mut found = ironcage_audit::containers(&self.audit)?;
-        for gone in found.iter().filter(|container| !container.exists()) {
-            Container::forget(&self.audit, &gone.cage)?;
-        }
         found.retain(Container::exists);
         Ok(found)
     }

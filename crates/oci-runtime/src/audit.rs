@@ -54,6 +54,7 @@ impl Trail {
             id: self.id.clone(),
             root: self.root.clone(),
             execs: 0,
+            since: self.since,
         };
         let enforced = serde_json::to_vec(&(&record.layers, &record.spec));
         let enforced = enforced.map_err(|error| Error::refused("log the container", error))?;
@@ -77,20 +78,26 @@ impl Trail {
             .save(&self.directory)
             .and_then(|()| Log::create(&self.directory, &self.cage))
             .and_then(|mut log| log.append(&self.event(start)));
-        logged.map_err(|error| self.refused(&error))
+        logged.map_err(|error| self.refused(&error))?;
+        // Notes that stay keep nobody from starting.
+        if let Err(error) = Container::forget_others(&self.directory, &self.root) {
+            eprintln!("ironcage-oci-runtime: {error}");
+        }
+        Ok(())
     }
 
-    /// Logs another command before it runs, and says which it is; `None` once the end is logged.
-    pub(crate) fn exec(&self, command: &[String], detached: bool) -> Result<Option<u32>, Error> {
-        let log = Log::reopen(&self.directory, &self.cage);
-        let Some(mut log) = log.map_err(|error| self.refused(&error))? else {
-            return Ok(None);
+    /// Logs another command before it runs, and says which it is. One that cannot be logged is refused.
+    pub(crate) fn exec(&self, command: &[String], detached: bool) -> Result<u32, Error> {
+        let closed = |why: &str| {
+            Error::refused(format!("log container {:?}", self.id), why)
+                .with_hint("delete the container and create it again")
         };
+        let log = Log::reopen(&self.directory, &self.cage);
+        let log = log.map_err(|error| self.refused(&error))?;
+        let mut log = log.ok_or_else(|| closed("its end is logged already"))?;
         // The log is locked: nobody else counts meanwhile.
         let note = container(&self.directory, &self.cage).map_err(|error| self.refused(&error))?;
-        let Some(mut note) = note else {
-            return Ok(None);
-        };
+        let mut note = note.ok_or_else(|| closed("the note beside its log was removed"))?;
         note.execs = note.execs.saturating_add(1);
         let number = note.execs;
         let exec = EventKind::Exec {
@@ -104,7 +111,7 @@ impl Trail {
             .save(&self.directory)
             .and_then(|()| log.append(&self.event(exec)));
         logged.map_err(|error| self.refused(&error))?;
-        Ok(Some(number))
+        Ok(number)
     }
 
     pub(crate) fn exec_ended(&self, number: u32, ending: Ending, lived: Duration) {
@@ -271,16 +278,23 @@ mod tests {
             id: "web".into(),
             root: trail.root.clone(),
             execs: 0,
+            since: 0,
         };
         note.save(&trail.directory).unwrap();
         drop(Log::create(&trail.directory, &trail.cage).unwrap());
         let words = ["true".to_owned()];
-        assert_eq!(trail.exec(&words, false).unwrap(), Some(1));
-        assert_eq!(trail.exec(&words, true).unwrap(), Some(2));
+        assert_eq!(trail.exec(&words, false).unwrap(), 1);
+        // Whoever removed the note: what runs is logged, or does not run.
+        Container::forget(&trail.directory, &trail.cage).unwrap();
+        assert!(trail.exec(&words, false).is_err());
+        Container { execs: 1, ..note }
+            .save(&trail.directory)
+            .unwrap();
+        assert_eq!(trail.exec(&words, true).unwrap(), 2);
         trail.note(EventKind::Paused);
         trail.end(Ending::Signalled { signal: 9 });
         trail.end(Ending::Unobserved);
-        assert_eq!(trail.exec(&words, false).unwrap(), None);
+        assert!(trail.exec(&words, false).is_err());
         let verdict = ironcage_audit::verify(&trail.directory, &trail.cage).unwrap();
         let intact = ironcage_audit::Verdict::Intact {
             lines: 4,

@@ -103,19 +103,23 @@ pub(crate) fn exec(store: &Store, mut request: Request) -> Result<u8, Error> {
                 write_pid(path, forked)?;
             }
             let begun = Instant::now();
-            let trail = record.audit.as_ref();
-            let logged = trail.map(|trail| trail.exec(&request.process.args, request.detach));
+            let unlogged = || {
+                Error::refused(
+                    format!("log container {:?}", record.id),
+                    "it was created without a log",
+                )
+                .with_hint("delete the container and create it again")
+            };
+            let trail = record.audit.as_ref().ok_or_else(unlogged)?;
             // It waits, and ends when nobody says `Go`.
-            let number = logged.transpose()?;
+            let number = trail.exec(&request.process.args, request.detach)?;
             channel.send(&Step::Go)?;
             if request.detach {
                 return Ok(0);
             }
             let ending = wait(forked)?;
             let status = ending.exit_code();
-            if let (Some(trail), Some(number)) = (trail, number.flatten()) {
-                trail.exec_ended(number, ending, begun.elapsed());
-            }
+            trail.exec_ended(number, ending, begun.elapsed());
             Ok(status)
         }
     }

@@ -87,11 +87,19 @@ pub fn make(
     }
     let leases = match isolation {
         Isolation::Namespace if boot.is_some() => None,
-        Isolation::Namespace | Isolation::Wasm => {
-            leases::make(policy, request, (host, files), &view.matched)?
-        }
+        Isolation::Namespace | Isolation::Wasm => leases::make(
+            policy,
+            request,
+            (host, files),
+            (&view.matched, view.sensitive_deeper),
+        )?,
         Isolation::Microvm => {
-            let made = leases::make(policy, request, (host, files), &view.matched)?;
+            let made = leases::make(
+                policy,
+                request,
+                (host, files),
+                (&view.matched, view.sensitive_deeper),
+            )?;
             made.map(|leases| microvm::leases(leases, &mut view.notes))
         }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
@@ -108,7 +116,7 @@ pub fn make(
         }
     }
     if let Some(leases) = &leases {
-        leases::prepare(leases, &mut view);
+        leases::prepare(leases, files, &mut view);
     } else if policy.ceiling.is_given() {
         view.notes.push(match boot {
             Some(_) => "the policy's ceiling has no effect: a booted system has no leases, scopes or child cages".into(),

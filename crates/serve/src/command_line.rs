@@ -4,17 +4,20 @@
 use crate::error::{ApiError, ApiResult, Code};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 
 /// Commands at once; each works on a disk.
 const AT_ONCE: usize = 8;
+/// How many of them are of one project: whatever its keys ask for, others have their turn.
+const OF_PROJECT: usize = 2;
 /// How long one waits for its turn, and how long it may take.
 const TURN: Duration = Duration::from_secs(30);
 const TIME: Duration = Duration::from_secs(300);
@@ -29,6 +32,15 @@ const OURS: i32 = 125;
 pub(crate) struct CommandLine {
     program: PathBuf,
     turns: Arc<Semaphore>,
+    /// The turns of projects that execute something.
+    of_projects: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+}
+
+/// What a command printed.
+pub(crate) struct Printing {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether it would have printed more. It was killed then.
+    pub(crate) truncated: bool,
 }
 
 /// An error as `IRONCAGE_ERROR_CODES=json` prints it.
@@ -49,39 +61,87 @@ impl CommandLine {
         CommandLine {
             program,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
+            of_projects: Arc::default(),
         }
     }
 
-    /// What a command prints. It is carried out to its end also when the client goes away.
-    pub(crate) async fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> ApiResult<Vec<u8>> {
+    /// What a command for a project prints. It is carried out to its end also when the client goes away.
+    pub(crate) async fn run<W: AsRef<OsStr>>(
+        &self,
+        project: &str,
+        words: &[W],
+    ) -> ApiResult<Vec<u8>> {
+        let printed = self.run_up_to(project, words, MOST_OUTPUT).await?;
+        match printed.truncated {
+            false => Ok(printed.bytes),
+            true => Err(ApiError::new(
+                Code::TooLarge,
+                format!("the answer is longer than {MOST_OUTPUT} bytes"),
+            )
+            .hint("name a path")),
+        }
+    }
+
+    /// The same, of which only the first bytes are wanted.
+    pub(crate) async fn run_up_to<W: AsRef<OsStr>>(
+        &self,
+        project: &str,
+        words: &[W],
+        most: u64,
+    ) -> ApiResult<Printing> {
         let words = words.iter().map(|word| word.as_ref().to_owned()).collect();
-        let command_line = self.clone();
-        let ran = tokio::spawn(async move { command_line.execute(words).await });
+        let (command_line, project) = (self.clone(), project.to_owned());
+        let ran = tokio::spawn(async move { command_line.execute(&project, words, most).await });
         ran.await
             .map_err(|error| ApiError::internal("finish a command", &error))?
+    }
+
+    /// The turns of a project. Those of projects that execute nothing are not kept.
+    fn of_project(&self, project: &str) -> Arc<Semaphore> {
+        let mut all = self
+            .of_projects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, turns| Arc::strong_count(turns) > 1);
+        let turns = all.entry(project.to_owned());
+        Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(OF_PROJECT))))
     }
 
     /// The same, as JSON.
     pub(crate) async fn json<T: DeserializeOwned, W: AsRef<OsStr>>(
         &self,
+        project: &str,
         words: &[W],
     ) -> ApiResult<T> {
-        let printed = self.run(words).await?;
+        let printed = self.run(project, words).await?;
         serde_json::from_slice(&printed)
             .map_err(|error| ApiError::internal("read what ironcage prints", &error))
     }
 
-    async fn execute(&self, words: Vec<std::ffi::OsString>) -> ApiResult<Vec<u8>> {
-        let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
-        let _turn = turn
+    async fn execute(
+        &self,
+        project: &str,
+        words: Vec<std::ffi::OsString>,
+        most: u64,
+    ) -> ApiResult<Printing> {
+        let of_project = self.of_project(project);
+        // Its own turn first: one that waits for that takes none of the others.
+        let turns = async {
+            let own = of_project.acquire().await?;
+            Ok((own, self.turns.acquire().await?))
+        };
+        let turns = tokio::time::timeout(TURN, turns).await;
+        let _turns = turns
             .map_err(|_| {
                 ApiError::new(
                     Code::LimitReached,
-                    format!("{AT_ONCE} commands on changes run already"),
+                    format!(
+                        "{OF_PROJECT} commands on changes of project {project}, or {AT_ONCE} of all projects, run already"
+                    ),
                 )
                 .retry_after(TURN)
             })?
-            .map_err(|error| ApiError::internal("execute ironcage", &error))?;
+            .map_err(|error: AcquireError| ApiError::internal("execute ironcage", &error))?;
         let failed =
             |what: &'static str| move |error: std::io::Error| ApiError::internal(what, &error);
         let mut child = Command::new(&self.program)
@@ -96,22 +156,26 @@ impl CommandLine {
             .map_err(failed("execute ironcage"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let work = async {
-            let (out, errors) = tokio::join!(read(stdout, MOST_OUTPUT), read(stderr, MOST_ERRORS));
-            let (out, errors) = (
+            let (out, errors) = tokio::join!(read(stdout, most), read(stderr, MOST_ERRORS));
+            let (mut bytes, errors) = (
                 out.map_err(failed("read what ironcage prints"))?,
                 errors.map_err(failed("read what ironcage prints"))?,
             );
-            if out.len() as u64 > MOST_OUTPUT {
-                return Err(ApiError::new(
-                    Code::TooLarge,
-                    format!("the answer is longer than {MOST_OUTPUT} bytes"),
-                )
-                .hint("name a path"));
+            if bytes.len() as u64 > most {
+                child.kill().await.map_err(failed("kill ironcage"))?;
+                bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+                return Ok(Printing {
+                    bytes,
+                    truncated: true,
+                });
             }
             let status = child.wait().await.map_err(failed("wait for ironcage"))?;
             match status.code() {
                 // 1 is an outcome, which is printed.
-                Some(0 | 1) => Ok(out),
+                Some(0 | 1) => Ok(Printing {
+                    bytes,
+                    truncated: false,
+                }),
                 Some(OURS) => Err(printed_error(&errors)),
                 _ => Err(ApiError::new(
                     Code::Internal,
@@ -179,12 +243,53 @@ mod tests {
     async fn what_a_command_prints_is_bounded_and_its_end_is_told_apart() {
         let shell = CommandLine::new("/bin/sh".into());
         assert_eq!(
-            shell.run(&["-c", "echo yes; exit 1"]).await.unwrap(),
+            shell.run("a", &["-c", "echo yes; exit 1"]).await.unwrap(),
             b"yes\n"
         );
-        let long = shell.run(&["-c", "head -c 17000000 /dev/zero"]).await;
+        let long = shell.run("a", &["-c", "head -c 17000000 /dev/zero"]).await;
         assert_eq!(long.unwrap_err().code, Code::TooLarge);
-        let failed = shell.run(&["-c", "exit 3"]).await;
+        let failed = shell.run("a", &["-c", "exit 3"]).await;
         assert_eq!(failed.unwrap_err().code, Code::Internal);
+        let printed = |most| shell.run_up_to("a", &["-c", "echo yes"], most);
+        let whole = printed(4).await.unwrap();
+        assert_eq!(
+            (whole.bytes.as_slice(), whole.truncated),
+            (&b"yes\n"[..], false)
+        );
+        let part = printed(3).await.unwrap();
+        assert_eq!((part.bytes.as_slice(), part.truncated), (&b"yes"[..], true));
+    }
+
+    #[tokio::test]
+    async fn a_project_that_executes_much_leaves_turns_to_others() {
+        let data = tempfile::tempdir().unwrap();
+        let shell = CommandLine::new("/bin/sh".into());
+        let go = data.path().join("go");
+        let wait = format!(
+            ": > {}/$$; while [ ! -e {} ]; do sleep 0.05; done",
+            data.path().display(),
+            go.display()
+        );
+        let waiting: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let (shell, wait) = (shell.clone(), wait.clone());
+                tokio::spawn(async move { shell.run("greedy", &["-c", &wait]).await.map(drop) })
+            })
+            .collect();
+        let begun = || data.path().read_dir().unwrap().count();
+        while begun() < OF_PROJECT {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(
+            shell.run("other", &["-c", "echo yes"]).await.unwrap(),
+            b"yes\n"
+        );
+        assert_eq!(begun(), OF_PROJECT);
+        std::fs::write(&go, "").unwrap();
+        for one in waiting {
+            one.await.unwrap().unwrap();
+        }
+        shell.run("other", &["-c", "true"]).await.unwrap();
+        assert_eq!(shell.of_projects.lock().unwrap().len(), 1);
     }
 }

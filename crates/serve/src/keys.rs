@@ -220,23 +220,54 @@ impl Keys {
     }
 
     pub(crate) fn list(&self) -> Result<Vec<Key>, KeyError> {
+        let files = self.files()?;
+        let keys: Result<Vec<Key>, _> = files.iter().map(|path| read(path)).collect();
+        let mut keys = keys?;
+        keys.sort_by_key(|key: &Key| key.created);
+        Ok(keys)
+    }
+
+    /// The files of keys.
+    fn files(&self) -> Result<Vec<PathBuf>, KeyError> {
         let found = match fs::read_dir(&self.directory) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(file(&self.directory)(error)),
         };
-        let mut keys = Vec::new();
+        let mut files = Vec::new();
         for entry in found {
             let path = entry.map_err(file(&self.directory))?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
-                keys.push(read(&path)?);
+            let extension = path.extension();
+            if extension.is_some_and(|extension| extension == "json") {
+                files.push(path);
             }
         }
-        keys.sort_by_key(|key: &Key| key.created);
-        Ok(keys)
+        Ok(files)
+    }
+
+    /// Whether a key that was checked is still valid: neither revoked nor expired.
+    pub(crate) fn still_valid(&self, key: &Key) -> Result<bool, KeyError> {
+        match read(&self.path(&key.id)) {
+            Ok(now) => Ok(now.secret == key.secret && !now.expired()),
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The quota of a key by its id. One that was revoked has none.
+    pub(crate) fn quota_of(&self, id: &str) -> Result<Quota, KeyError> {
+        if !is_id(id) {
+            return Ok(Quota::default());
+        }
+        match read(&self.path(id)) {
+            Ok(key) => Ok(key.quota),
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Quota::default())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn revoke(&self, id: &str) -> Result<(), KeyError> {
@@ -250,9 +281,12 @@ impl Keys {
         }
     }
 
-    /// Removes the keys that are not valid any more.
+    /// Removes the keys that are not valid any more. A file that cannot be read stays: it says of
+    /// itself when somebody sends its key, or lists the keys.
     pub(crate) fn remove_expired(&self) -> Result<(), KeyError> {
-        for key in self.list()?.iter().filter(|key| key.expired()) {
+        let keys = self.files()?;
+        let keys = keys.iter().filter_map(|path| read(path).ok());
+        for key in keys.filter(Key::expired) {
             match self.revoke(&key.id) {
                 // Somebody else was faster.
                 Ok(()) | Err(KeyError::NotFound { .. }) => {}
@@ -380,6 +414,22 @@ mod tests {
         let (_, endless) = keys.create("k", "team", [Scope::Read].into()).unwrap();
         let valid = |text: &str| keys.check(text).unwrap().is_some();
         assert!(!valid(&over) && valid(&later) && valid(&endless));
+        let still = |text: &str| {
+            let key = keys.check(text).unwrap().unwrap();
+            let before = keys.still_valid(&key).unwrap();
+            let expired = Key {
+                expires: Some(1),
+                ..key.clone()
+            };
+            let kept = fs::read(keys.path(&key.id)).unwrap();
+            write_new(&keys.path(&key.id), &serde_json::to_vec(&expired).unwrap()).unwrap();
+            let after = keys.still_valid(&key).unwrap();
+            fs::write(keys.path(&key.id), b"cut").unwrap();
+            assert!(keys.still_valid(&key).is_err());
+            write_new(&keys.path(&key.id), &kept).unwrap();
+            (before, after)
+        };
+        assert_eq!(still(&later), (true, false));
         assert_eq!(keys.list().unwrap().len(), 3);
         keys.remove_expired().unwrap();
         assert_eq!(keys.list().unwrap().len(), 2);

@@ -4,6 +4,7 @@
 //! and no async runtime in it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod answers;
 mod api;
 mod clock;
@@ -17,12 +18,14 @@ mod event_log;
 mod keys;
 mod limits;
 mod listen;
+mod log_places;
 mod metrics;
 mod program;
 mod projects;
 mod router;
 mod signals;
 mod store;
+mod tls;
 
 fn main() -> std::process::ExitCode {
     program::main()

@@ -5,7 +5,7 @@
 
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{KeyError, is_project, write_new};
-use ironcage_model::{Extent, HostRule, Resource};
+use ironcage_model::{Extent, HostRule, LimitKind, Resource};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -78,6 +78,13 @@ impl Ceiling {
             (Some(hosts), Resource::Host { .. } | Resource::Http { .. }) => hosts
                 .iter()
                 .any(|host| Extent::Host(host.clone()).covers(resource)),
+            (
+                _,
+                Resource::Limit {
+                    limit: LimitKind::Memory,
+                    value,
+                },
+            ) => self.memory.is_none_or(|most| *value <= most),
             _ => true,
         };
         match within {
@@ -178,6 +185,20 @@ mod tests {
         // What cannot be read is an error, and not a project without limits.
         fs::write(projects.path("team").unwrap(), b"cut").unwrap();
         assert!(projects.get("team").is_err());
+    }
+
+    #[test]
+    fn a_ceiling_of_memory_holds_for_leases_too() {
+        let limit = |limit, value| Resource::Limit { limit, value };
+        let ceiling = Ceiling {
+            memory: Some(1 << 30),
+            ..Ceiling::default()
+        };
+        let above = limit(LimitKind::Memory, (1 << 30) + 1);
+        assert_eq!(ceiling.check(&above).unwrap_err().code, Code::Forbidden);
+        Ceiling::default().check(&above).unwrap();
+        ceiling.check(&limit(LimitKind::Memory, 1 << 30)).unwrap();
+        ceiling.check(&limit(LimitKind::Pids, 1 << 31)).unwrap();
     }
 
     #[test]

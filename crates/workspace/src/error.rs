@@ -61,6 +61,9 @@ pub enum WorkspaceError {
         "cannot use change {id} while its cage runs: {what}; nothing was changed, stop the cage first"
     )]
     Unsteady { id: ChangeId, what: String },
+    /// The change, or what it lies over, is not what was reviewed.
+    #[error("change {id} is not what was reviewed; nothing was applied")]
+    NotReviewed { id: ChangeId },
     /// There is no such change.
     #[error("change {id} does not exist")]
     Unknown { id: ChangeId },

@@ -124,6 +124,32 @@ fn no_directory_becomes_a_repository_that_was_none() {
     }
 }
 
+/// A short name leads the user's git to one thing before an apply, and to the same after it.
+#[test]
+fn a_new_name_that_hides_a_reference_or_a_commit_stays_aside() {
+    let bed = Bed::new();
+    bed.host(INIT);
+    // Loose, packed, packed below an empty directory of its name, and a link.
+    bed.host(
+        "git branch packed; git branch below; git pack-refs --all; mkdir .git/refs/heads/below; \
+         git branch loose; ln -s refs/heads/main .git/refs/heads/linked",
+    );
+    let look = "git rev-parse loose packed below linked $(git rev-parse --short main) 2>/dev/null";
+    let before = bed.say(look);
+    let change = bed.begin();
+    bed.agent_over(
+        &change,
+        "short=$(git rev-parse --short main); evil=$(git commit-tree -m x 'HEAD^{tree}'); git branch $short $evil; \
+         for name in loose packed below linked fine; do git tag $name $evil; done; git branch topic $evil; \
+         test $(git rev-parse loose packed below linked $short | sort -u) = $evil",
+    );
+    let applied = apply(&bed, &change);
+    assert_eq!(bed.say("git tag"), "fine\n", "{applied:?}");
+    assert_eq!(bed.say("git branch --list topic | tr -d ' *'"), "topic\n");
+    assert_eq!(held(&applied).len(), 5, "{applied:?}");
+    assert_eq!(bed.say(look), before, "{applied:?}");
+}
+
 #[test]
 fn a_repository_that_looks_like_one_is_applied_when_it_is_named() {
     let bed = Bed::new();

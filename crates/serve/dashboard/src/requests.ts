@@ -15,6 +15,10 @@ const TERMS: [string, string][] = [
   ["3600", "for an hour"],
 ];
 
+// How long a card stands at a place before it can be answered: a key or a click that was meant for what
+// was there before must not answer what nobody read.
+const SETTLES = 1000;
+
 function outcome(result: LeaseResult, resource: string): [string, "good" | "bad"] {
   switch (result.outcome) {
     case "granted":
@@ -26,6 +30,9 @@ function outcome(result: LeaseResult, resource: string): [string, "good" | "bad"
   }
 }
 
+// What to call on a card when the page may have moved it.
+const placed = new WeakMap<Element, () => void>();
+
 function card(first: Waiting, showCage: boolean) {
   const { cage, request } = first;
   const path = cagePath(cage.id, `/requests/${request.number}`);
@@ -35,14 +42,29 @@ function card(first: Waiting, showCage: boolean) {
   const reason = h("input", { type: "text", maxlength: 300, placeholder: "Why not (for the requester)", aria: { label: "Reason for denying" }, autocomplete: "off" });
   const approve = h("button", { type: "button", class: "approve", on: { click: () => void answer(true) } }, "Approve");
   const deny = h("button", { type: "button", class: "deny", on: { click: () => void answer(false) } }, "Deny");
-  const all = [approve, deny, term, reason];
-  if (!may("permissions")) {
-    all.forEach((control) => (control.disabled = true));
-    approve.title = deny.title = "This key has not the scope `permissions`.";
-  }
+  const allowed = may("permissions");
+  let settled = false;
+  let answering = false;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const enable = () => {
+    term.disabled = reason.disabled = !allowed || answering;
+    approve.disabled = deny.disabled = term.disabled || !settled;
+  };
+  const settle = () => {
+    clearTimeout(timer);
+    settled = false;
+    timer = setTimeout(() => {
+      settled = true;
+      enable();
+    }, SETTLES);
+    enable();
+  };
+  settle();
+  if (!allowed) approve.title = deny.title = "This key has not the scope `permissions`.";
   const answer = async (yes: boolean) => {
     if (approve.disabled) return;
-    all.forEach((control) => (control.disabled = true));
+    answering = true;
+    enable();
     try {
       if (yes) {
         const seconds = term.value ? { seconds: Number(term.value) } : {};
@@ -53,12 +75,13 @@ function card(first: Waiting, showCage: boolean) {
       }
     } catch (error) {
       failed(error);
-      all.forEach((control) => (control.disabled = false));
+      answering = false;
+      enable();
     }
     await store.refresh();
   };
   reason.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") void answer(false);
+    if (event.key === "Enter" && !event.repeat) void answer(false);
   });
   const element = h(
     "article",
@@ -78,9 +101,17 @@ function card(first: Waiting, showCage: boolean) {
     if (event.target !== element || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "a" || event.key === "d") {
       event.preventDefault();
+      // A key that is held down answers one request.
+      if (event.repeat) return;
       if (event.key === "a") void answer(true);
       else void answer(false);
     }
+  });
+  let place = -1;
+  placed.set(element, () => {
+    const now = element.offsetTop;
+    if (place >= 0 && now !== place) settle();
+    place = now;
   });
   return {
     element,
@@ -94,7 +125,7 @@ function card(first: Waiting, showCage: boolean) {
 
 export function requestList(showCage: boolean): { element: HTMLElement; set(waiting: Waiting[]): void } {
   const list = h("div", { class: "request-list" });
-  const heading = h("h2", {});
+  const heading = h("h2", { tabindex: -1 });
   const element = h("section", { class: "waiting", aria: { label: "Permission requests" }, hidden: true }, heading, list);
   const keyed = new Keyed<Waiting, HTMLElement>(
     list,
@@ -104,11 +135,13 @@ export function requestList(showCage: boolean): { element: HTMLElement; set(wait
   return {
     element,
     set(waiting) {
-      // An answered card takes the focus along: the next one gets it, or the page.
       const held = list.contains(document.activeElement);
       keyed.set(waiting);
-      if (held && !list.contains(document.activeElement)) (list.querySelector<HTMLElement>("[data-nav]") ?? document.getElementById("main"))?.focus();
       element.hidden = waiting.length === 0;
+      // An answered card takes the focus along. It goes to the heading and not to the next card: the next
+      // key would answer that.
+      if (held && !list.contains(document.activeElement)) (waiting.length > 0 ? heading : document.getElementById("main"))?.focus();
+      for (const one of list.children) placed.get(one)?.();
       setText(heading, `${count(waiting.length, "permission request")} ${waiting.length === 1 ? "waits" : "wait"} for you`);
     },
   };

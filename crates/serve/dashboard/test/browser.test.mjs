@@ -262,6 +262,10 @@ test("requests are approved and denied, by mouse and by keyboard, and the cage g
   await card.waitFor();
   await page.locator("#main").focus();
   await page.keyboard.press("r");
+  // At once, before anybody can have read it, a key answers nothing.
+  await page.keyboard.press("a");
+  await card.locator("button.approve:enabled").waitFor();
+  assert.equal((await call("GET", `/v1/cages/${id}/requests`)).requests.length, 1);
   await page.keyboard.press("a");
   assert.match(await ended(pid), /status 0/);
   assert.equal(await writes(`${more}/approved`), true);
@@ -281,6 +285,38 @@ test("requests are approved and denied, by mouse and by keyboard, and the cage g
   // The audit log has all of it.
   await page.keyboard.press("5");
   for (const event of ["question-end", "lease-end", "lease"]) await page.locator(".audit strong", { hasText: event }).first().waitFor();
+  await call("DELETE", `/v1/cages/${id}`);
+  clean();
+});
+
+test("a key that is held down answers one request, and not the one behind it", async () => {
+  const more = join(home, "behind");
+  mkdirSync(more);
+  const policy = `[ceiling.ask.files]\nwrite = ["${data}", "${more}"]\n`;
+  const id = await create({ policy, metadata: { name: "asks" } });
+  const page = await open();
+  for (const path of [data, more]) await call("POST", `/v1/cages/${id}/processes`, { command: `/.ironcage/bin/ironcage ask --write ${path} --reason r --wait 100` });
+  const cards = page.locator(".request");
+  await cards.nth(1).waitFor();
+  await cards.nth(0).locator("button.approve:enabled").waitFor();
+  await cards.nth(1).locator("button.approve:enabled").waitFor();
+  await page.locator("#main").focus();
+  await page.keyboard.press("r");
+  for (let repeats = 0; repeats < 5; repeats++) await page.keyboard.down("a");
+  await page.locator(".notice", { hasText: "approved: write" }).waitFor();
+  await cards.nth(1).waitFor({ state: "detached" });
+  // The heading has the focus, so that nothing is answered by going on; the card that moved cannot be at once.
+  assert.match(await page.evaluate(() => document.activeElement.textContent), /1 permission request waits/);
+  await page.keyboard.down("a");
+  await page.keyboard.up("a");
+  await page.keyboard.press("a");
+  await cards.locator("button.approve:enabled").waitFor();
+  assert.equal((await call("GET", `/v1/cages/${id}/requests`)).requests.length, 1);
+  // Chosen, it is answered.
+  await page.keyboard.press("r");
+  await page.keyboard.press("a");
+  await cards.waitFor({ state: "detached" });
+  assert.deepEqual((await call("GET", `/v1/cages/${id}/requests`)).requests, []);
   await call("DELETE", `/v1/cages/${id}`);
   clean();
 });

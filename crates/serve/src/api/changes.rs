@@ -2,7 +2,7 @@
 
 use super::{Caller, Json, Path, Query, Shared};
 use crate::engine::ListedChange;
-use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::error::{ApiError, ApiResult, Code, ErrorBody};
 use crate::keys::Scope;
 use crate::{answers, clock};
 use axum::extract::State;
@@ -82,6 +82,8 @@ pub(crate) struct DiffQuery {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ChangeFiles {
     pub(crate) id: String,
+    /// The digest of this reading, for `digest` of an apply of the same paths.
+    pub(crate) digest: String,
     pub(crate) workspace: String,
     pub(crate) files: Vec<ChangedFile>,
     /// References of git that are new, moved or deleted.
@@ -140,6 +142,11 @@ pub(crate) struct ApplyChange {
     /// Files and directories relative to the workspace [default: all that is not withheld].
     #[serde(default)]
     pub(crate) paths: Vec<String>,
+    /// The digest of what was reviewed: as `digest` of the files, or the header `ETag` of the diff, of
+    /// the same paths. Where it is not the change's any more, nothing is applied [default: whatever
+    /// the change holds].
+    #[serde(default)]
+    pub(crate) digest: Option<String>,
     /// What becomes of files that changed on both sides [default: keep].
     #[serde(default)]
     pub(crate) on_conflict: OnConflict,
@@ -222,8 +229,8 @@ pub(super) async fn get_change(
     caller.needs(Scope::Read)?;
     let change = engine.pending_change(&caller.key, &id).await?;
     let paths: Vec<String> = query.path.into_iter().collect();
-    let words = words(&["change", "diff", "--json"], &change, &paths)?;
-    let printed = engine.command_line.run(&words).await?;
+    let words = words(&["change", "diff", "--json", "--digest"], &change, &paths)?;
+    let printed = engine.command_line.run(&caller.key.project, &words).await?;
     answers::hold(printed.len())?;
     let files = serde_json::from_slice(&printed)
         .map_err(|error| ApiError::internal("read the change", &error))?;
@@ -231,6 +238,8 @@ pub(super) async fn get_change(
 }
 
 /// Show a pending change as a diff
+///
+/// The header `ETag` has the digest of what is shown, for `digest` of an apply of the same paths.
 #[utoipa::path(get, path = "/v1/changes/{change}/diff", tag = "changes",
     params(("change" = String, Path), DiffQuery),
     responses((status = 200, content_type = "text/x-diff", body = String), (status = "default", body = ErrorBody)))]
@@ -239,27 +248,59 @@ pub(super) async fn diff_change(
     State(engine): Shared,
     Path(id): Path<String>,
     Query(query): Query<DiffQuery>,
-) -> ApiResult<([(HeaderName, &'static str); 1], Vec<u8>)> {
+) -> ApiResult<([(HeaderName, String); 2], Vec<u8>)> {
     caller.needs(Scope::Read)?;
     let change = engine.pending_change(&caller.key, &id).await?;
     let fixed: &[&str] = match query.raw {
-        true => &["change", "diff", "--raw"],
-        false => &["change", "diff"],
+        true => &["change", "diff", "--digest", "--raw"],
+        false => &["change", "diff", "--digest"],
     };
     let paths: Vec<String> = query.path.into_iter().collect();
-    let diff = engine
+    let mut diff = engine
         .command_line
-        .run(&words(fixed, &change, &paths)?)
+        .run(&caller.key.project, &words(fixed, &change, &paths)?)
         .await?;
+    let digest = split_digest(&mut diff)?;
     answers::hold(diff.len())?;
-    // What an agent wrote is not a page.
-    Ok(([(header::CONTENT_TYPE, "text/x-diff; charset=utf-8")], diff))
+    let headers = [
+        // What an agent wrote is not a page.
+        (
+            header::CONTENT_TYPE,
+            "text/x-diff; charset=utf-8".to_owned(),
+        ),
+        (header::ETAG, format!("\"{digest}\"")),
+    ];
+    Ok((headers, diff))
+}
+
+/// Takes the last line of a diff, which has its digest.
+fn split_digest(diff: &mut Vec<u8>) -> ApiResult<String> {
+    let text = diff.trim_ascii_end();
+    let begin = text.iter().rposition(|byte| *byte == b'\n');
+    let begin = begin.map_or(0, |newline| newline + 1);
+    let last = text
+        .get(begin..)
+        .and_then(|last| std::str::from_utf8(last).ok());
+    let digest = last.and_then(|last| last.strip_prefix("digest: "));
+    let digest = digest.filter(|digest| is_digest(digest)).map(str::to_owned);
+    let digest = digest.ok_or_else(|| ApiError::new(Code::Internal, "the diff has no digest"))?;
+    diff.truncate(begin);
+    Ok(digest)
+}
+
+/// Whether a text may be a digest, and is not an option of a command line.
+fn is_digest(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=128).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(is_part)
 }
 
 /// Apply a pending change to the real files
 ///
 /// Files that the host's own tools would execute or trust are withheld until they are named. A cage
 /// that works on the change is paused meanwhile. Needs the scopes `permissions` and `host`.
+///
+/// An agent that still runs can change what was reviewed: name the `digest` of the review, and 409 is the
+/// answer then.
 #[utoipa::path(post, path = "/v1/changes/{change}/apply", tag = "changes", params(("change" = String, Path)),
     request_body = ApplyChange,
     responses((status = 200, body = AppliedChange), (status = "default", body = ErrorBody)))]
@@ -277,8 +318,20 @@ pub(super) async fn apply_change(
         OnConflict::Theirs => &["change", "apply", "--json", "--theirs"],
         OnConflict::Ours => &["change", "apply", "--json", "--ours"],
     };
-    let words = words(fixed, &change, &wanted.paths)?;
-    Ok(axum::Json(engine.command_line.json(&words).await?))
+    let expected = wanted
+        .digest
+        .map(|digest| digest.trim_matches('"').to_owned());
+    if expected.as_deref().is_some_and(|digest| !is_digest(digest)) {
+        return Err(ApiError::invalid("`digest` is not the digest of a review"));
+    }
+    let expected = expected.map(|digest| format!("--expect={digest}"));
+    let fixed: Vec<&str> = fixed.iter().copied().chain(expected.as_deref()).collect();
+    let words = words(&fixed, &change, &wanted.paths)?;
+    let applied = engine
+        .command_line
+        .json(&caller.key.project, &words)
+        .await?;
+    Ok(axum::Json(applied))
 }
 
 /// Discard a pending change, or a part of it
@@ -296,6 +349,27 @@ pub(super) async fn discard_change(
     caller.needs(Scope::Cages)?;
     let change = engine.pending_change(&caller.key, &id).await?;
     let words = words(&["change", "discard", "--yes"], &change, &wanted.paths)?;
-    engine.command_line.run(&words).await?;
+    engine.command_line.run(&caller.key.project, &words).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_is_the_last_line_whatever_a_diff_says() {
+        let mut diff = b"+digest: evil-1\ndigest: evil-2\n\ndigest: text-0a\n".to_vec();
+        assert_eq!(split_digest(&mut diff).unwrap(), "text-0a");
+        assert_eq!(diff, b"+digest: evil-1\ndigest: evil-2\n\n");
+        let mut alone = b"digest: raw-0a\n".to_vec();
+        assert_eq!(split_digest(&mut alone).unwrap(), "raw-0a");
+        assert!(alone.is_empty());
+        for wrong in ["", "+line\n", "digest: \n", "digest: --json\n"] {
+            assert!(
+                split_digest(&mut wrong.as_bytes().to_vec()).is_err(),
+                "{wrong}"
+            );
+        }
+    }
 }

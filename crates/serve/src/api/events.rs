@@ -1,6 +1,8 @@
 //! Server-sent events.
 
+use crate::engine::Engine;
 use crate::error::{ApiError, Code};
+use crate::keys::Key;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +25,25 @@ const SLOW: Duration = Duration::from_secs(30);
 /// The client is gone.
 #[derive(Debug)]
 pub(crate) struct Gone;
+
+/// How often the key of a stream is checked again.
+const CHECK: Duration = Duration::from_secs(2);
+
+/// Waits until a key is not valid any more, or cannot be checked.
+async fn no_longer_valid(engine: &Engine, key: &Key) -> ApiError {
+    loop {
+        tokio::time::sleep(CHECK).await;
+        match engine.keys.still_valid(key) {
+            Ok(true) => {}
+            Ok(false) => {
+                let message = "the key was revoked, or has expired";
+                return ApiError::new(Code::Unauthorized, message);
+            }
+            // The path of the file is not for the client.
+            Err(_) => return ApiError::new(Code::Internal, "cannot read the key"),
+        }
+    }
+}
 
 impl Events {
     /// A stream of events, and its answer.
@@ -78,6 +99,26 @@ impl Events {
     pub(crate) fn give_up(&self, message: String) {
         let error = ApiError::new(Code::TooSlow, message)
             .hint("connect again with the header Last-Event-ID");
+        self.end_with(&error);
+    }
+
+    /// Runs what sends events as long as the client is there and its key is valid.
+    pub(crate) async fn run(
+        &self,
+        engine: &Engine,
+        key: &Key,
+        work: impl Future<Output = Result<(), Gone>>,
+    ) {
+        tokio::select! {
+            // A client that is gone needs no answer.
+            _ = work => {}
+            () = self.closed() => {}
+            error = no_longer_valid(engine, key) => self.end_with(&error),
+        }
+    }
+
+    /// Leaves an error behind all that was sent.
+    fn end_with(&self, error: &ApiError) {
         // This is a type of our own, which is JSON.
         let data = serde_json::to_string(&error.body()).unwrap_or_default();
         let text = format!("event: error\ndata: {data}\n\n");
@@ -103,6 +144,39 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_with_its_key_and_not_before() {
+        let data = tempfile::tempdir().unwrap();
+        let engine = Engine::open(crate::engine::tests::settings(data.path())).unwrap();
+        let make = || engine.keys.create("k", "team", [].into()).unwrap().0;
+        let (valid, revoked) = (make(), make());
+        let follow = async |key: &Key| {
+            let (events, response) = Events::channel();
+            let work = async {
+                events.send("before", &1).await?;
+                tokio::time::sleep(Duration::from_secs(3600)).await;
+                events.send("after", &2).await
+            };
+            events.run(&engine, key, work).await;
+            drop(events);
+            let body = axum::body::to_bytes(response.into_body(), 10_000).await;
+            String::from_utf8(body.unwrap().to_vec()).unwrap()
+        };
+        let text = follow(&valid).await;
+        assert!(
+            text.contains("event: after") && !text.contains("error"),
+            "{text}"
+        );
+        engine.keys.revoke(&revoked.id).unwrap();
+        let text = follow(&revoked).await;
+        assert!(text.contains("event: before"), "{text}");
+        assert!(
+            text.contains("event: error\n") && text.contains("unauthorized"),
+            "{text}"
+        );
+        assert!(!text.contains("event: after"), "{text}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up_and_finds_the_reason() {

@@ -359,10 +359,8 @@ pub(super) async fn watch_files(
     }
     let (events, response) = Events::channel();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = report(link, &events) => {}
-            () = events.closed() => {}
-        }
+        let work = report(link, &events);
+        events.run(&engine, &caller.key, work).await;
     });
     Ok(response)
 }

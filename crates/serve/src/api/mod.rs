@@ -14,17 +14,19 @@ pub(crate) mod types;
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
 pub(crate) use files::{content_of, write_stream};
-pub(crate) use permissions::{change_of, look};
+pub(crate) use permissions::look;
 pub(crate) use processes::environment;
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
+use crate::log_places::LogPlaces;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::FromRequest;
 use axum::http::StatusCode;
 use axum::routing::{delete, get, patch, post};
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -187,7 +189,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             post(permissions::deny_request),
         )
         .route("/v1/cages/{id}/usage", get(permissions::usage))
-        .route("/v1/cages/{id}/audit", get(permissions::audit_log))
+        .route(
+            "/v1/cages/{id}/audit",
+            get(permissions::audit_log).layer(axum::Extension(LogPlaces::default())),
+        )
         .route("/v1/cages/{id}/network", get(network::network_state))
         .route("/v1/cages/{id}/network/rules", post(network::add_rule))
         .route(
@@ -231,8 +236,17 @@ async fn service_info(
     })
 }
 
-async fn openapi() -> Result<([(axum::http::HeaderName, &'static str); 1], String), ApiError> {
-    let text = description().map_err(|error| ApiError::internal("describe the API", &error))?;
+/// The document, which is made once: it needs no key.
+async fn openapi() -> Result<([(axum::http::HeaderName, &'static str); 1], Bytes), ApiError> {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let text = match DOCUMENT.get() {
+        Some(text) => text.clone(),
+        None => {
+            let made = description();
+            let made = made.map_err(|error| ApiError::internal("describe the API", &error))?;
+            DOCUMENT.get_or_init(|| Bytes::from(made)).clone()
+        }
+    };
     Ok((
         [(axum::http::header::CONTENT_TYPE, "application/json")],
         text,

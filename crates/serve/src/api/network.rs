@@ -112,6 +112,20 @@ impl NetworkLimitsState {
         }
     }
 
+    /// Whether one of these is above what holds.
+    fn raises(self, limits: NetworkLimits) -> bool {
+        let pairs = [
+            (self.connections, limits.connections),
+            (self.requests_per_second, limits.requests_per_second),
+            (self.bytes_out_per_host, limits.bytes_out_per_host),
+            (self.bytes_out, limits.bytes_out),
+            (self.new_hosts_per_minute, limits.new_hosts_per_minute),
+            (self.body, limits.body),
+        ];
+        let raised = |pair| matches!(pair, (Some(wanted), Some(held)) if wanted > held);
+        pairs.into_iter().any(raised)
+    }
+
     fn has_zero(self) -> bool {
         let all = [
             self.connections,
@@ -292,7 +306,7 @@ pub(super) async fn add_rule(
     if let NetworkRequest::Add { rule, .. } = &request
         && wanted.verdict == Verdict::Allow
     {
-        if entry.record().spec.policy.is_some() {
+        if entry.has_own_policy() {
             caller.needs(Scope::Host)?;
         }
         let resource = Resource::Host { rule: rule.clone() };
@@ -303,6 +317,9 @@ pub(super) async fn add_rule(
 }
 
 /// Remove a network rule that was added
+///
+/// A rule that denies was added against what the cage reaches otherwise: removing it needs the scope
+/// `host`.
 #[utoipa::path(delete, path = "/v1/cages/{id}/network/rules/{number}", tag = "network",
     params(("id" = String, Path), ("number" = u32, Path)),
     responses((status = 200, body = RulesChanged), (status = "default", body = ErrorBody)))]
@@ -314,12 +331,16 @@ pub(super) async fn remove_rule(
     caller.needs(Scope::Permissions)?;
     let entry = cage(&engine, &caller, &id)?;
     let found = ask(&entry, rules).await?;
-    if !found.live.iter().any(|rule| rule.number == number) {
-        return Err(ApiError::new(
+    let rule = found.live.iter().find(|rule| rule.number == number);
+    let rule = rule.ok_or_else(|| {
+        ApiError::new(
             Code::NotFound,
             format!("cage {} has no rule {number} that was added", entry.id),
         )
-        .hint(format!("GET /v1/cages/{}/network", entry.id)));
+        .hint(format!("GET /v1/cages/{}/network", entry.id))
+    })?;
+    if rule.verdict == NetworkVerdict::Denied {
+        caller.needs(Scope::Host)?;
     }
     let numbers = vec![number];
     let changed = change(&entry, NetworkRequest::Remove { numbers }).await?;
@@ -328,7 +349,7 @@ pub(super) async fn remove_rule(
 
 /// Set network limits of a running cage
 ///
-/// Those that are absent stay as they are.
+/// Those that are absent stay as they are. Raising one needs the scope `host`.
 #[utoipa::path(patch, path = "/v1/cages/{id}/network/limits", tag = "network", params(("id" = String, Path)),
     request_body = NetworkLimitsState,
     responses((status = 200, body = NetworkLimitsState), (status = "default", body = ErrorBody)))]
@@ -343,14 +364,23 @@ pub(super) async fn set_limits(
         return Err(ApiError::invalid("a limit is at least 1"));
     }
     let entry = cage(&engine, &caller, &id)?;
+    let may_raise = caller.key.may(Scope::Host);
     let limits = ask(&entry, move |cage| {
-        let limits = wanted.over(rules(cage)?.limits);
+        let before = rules(cage)?.limits;
+        if !may_raise && wanted.raises(before) {
+            return Ok(None);
+        }
+        let limits = wanted.over(before);
         match cage.ask_network(NetworkRequest::Limits(limits))? {
-            Reply::NetworkChanged { .. } => Ok(limits),
+            Reply::NetworkChanged { .. } => Ok(Some(limits)),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     })
     .await?;
+    let limits = limits.ok_or_else(|| {
+        let message = "to raise a limit needs a key with the scope `host`";
+        ApiError::new(Code::Forbidden, message).hint("without it limits are lowered")
+    })?;
     Ok(axum::Json(limits.into()))
 }
 

@@ -7,9 +7,11 @@ use super::types::{
 };
 use super::{Caller, Json, Path, Query, Shared};
 use crate::answers;
-use crate::engine::{Entry, blocking};
+use crate::engine::{Entry, blocking, is_open_to_all};
 use crate::error::{ApiError, ApiResult, Code, ErrorBody};
 use crate::keys::{Key, Scope};
+use crate::log_places::LogPlaces;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use ironcage_client::{Cages, ClientError, Connection};
@@ -17,9 +19,7 @@ use ironcage_control::{
     ApproveRequest, GrantRequest, LeaseDescription, LeaseTarget, PermissionRequestDescription,
     Reply, Request,
 };
-use ironcage_model::{
-    Destination, GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term,
-};
+use ironcage_model::{GrantedLease, HostRule, LeaseOutcome, RequestOutcome, Resource, Term};
 use std::sync::Arc;
 
 const LONGEST_REASON: usize = 1000;
@@ -82,9 +82,7 @@ fn check_reason(reason: &str) -> ApiResult<()> {
 /// limits.
 pub(super) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
     let given = match resource {
-        Resource::Host { rule } => {
-            internet || !matches!(rule.to, Destination::Any | Destination::Net { .. })
-        }
+        Resource::Host { rule } => is_open_to_all(rule, internet),
         Resource::Limit { .. } => true,
         _ => false,
     };
@@ -240,12 +238,17 @@ pub(super) async fn approve_request(
         engine.settings.internet,
     )?;
     engine.ceiling(&entry)?.check(&waiting.question.resource)?;
+    let counted = engine.count_more(&entry, &waiting.question.resource)?;
     let request = ApproveRequest {
         number,
         term: term(wanted.seconds),
         uses: wanted.uses,
     };
     let outcome = ask(&entry, move |cage| ironcage_client::approve(cage, request)).await?;
+    // One that failed without an answer may have been granted: it stays counted.
+    if let Some(before) = counted.filter(|_| !matches!(outcome, LeaseOutcome::Granted(_))) {
+        engine.count_less(&entry, before)?;
+    }
     Ok(axum::Json(result(outcome)))
 }
 
@@ -308,15 +311,6 @@ pub(crate) async fn look(entry: &Arc<Entry>) -> ApiResult<(Usage, Vec<Permission
     .await
 }
 
-/// The pending change that a cage works on.
-pub(crate) async fn change_of(entry: &Arc<Entry>) -> ApiResult<Option<String>> {
-    ask(entry, |cage| match cage.ask(&Request::Describe)? {
-        Reply::Description(description) => Ok(description.change),
-        other => Err(ClientError::Answer(format!("{other:?}"))),
-    })
-    .await
-}
-
 /// Read the audit log of a cage
 ///
 /// Events as `docs/reference/audit-log.md` describes them, from a number on. At most 1,000, or some 8 MiB.
@@ -326,30 +320,31 @@ pub(super) async fn audit_log(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
+    Extension(places): Extension<LogPlaces>,
     Query(query): Query<AuditQuery>,
 ) -> ApiResult<axum::Json<AuditEvents>> {
     caller.needs(Scope::Read)?;
     let entry = engine.cage(&caller.key, &id)?;
+    places.forget(&engine);
     let id = entry.id.clone();
     let events = blocking(move || {
         let wrong = |error: ironcage_audit::Error| ApiError::internal("read the audit log", &error);
         let place = Cages::of_user()?.audit().to_owned();
-        let log = ironcage_audit::Reader::open(&ironcage_audit::log_path(&place, &id));
-        let from = query.from.unwrap_or(1);
+        let log = ironcage_audit::log_path(&place, &id);
         let (mut events, mut bytes) = (Vec::new(), 0);
-        for event in log.map_err(wrong)? {
-            let event = event.map_err(wrong)?;
-            if event.seq < from {
-                continue;
+        let mut encoded = Ok(());
+        let read = places.read(id.as_str(), &log, query.from.unwrap_or(1), |event| {
+            match serde_json::to_value(event) {
+                Ok(event) => {
+                    bytes += event.to_string().len();
+                    events.push(event);
+                }
+                Err(error) => encoded = Err(ApiError::internal("encode the audit log", &error)),
             }
-            let event = serde_json::to_value(event)
-                .map_err(|error| ApiError::internal("encode the audit log", &error))?;
-            bytes += event.to_string().len();
-            events.push(event);
-            if events.len() == MOST_EVENTS || bytes >= MOST_BYTES {
-                break;
-            }
-        }
+            encoded.is_ok() && events.len() < MOST_EVENTS && bytes < MOST_BYTES
+        });
+        read.map_err(wrong)?;
+        encoded?;
         Ok((events, bytes))
     });
     let (events, bytes) = events.await?;
@@ -390,6 +385,20 @@ mod tests {
             assert_eq!(refused.code, Code::Forbidden);
             check_resource(&wide, &plain, true).unwrap();
             check_resource(&wide, &host, false).unwrap();
+        }
+        let requests = |text: &str| Resource::Http {
+            rule: ironcage_policy::requests(text).unwrap(),
+        };
+        for own in [
+            rule("host.ironcage:5432"),
+            rule("*.ironcage:5432"),
+            requests("GET host.ironcage:5432/**"),
+        ] {
+            for internet in [false, true] {
+                let refused = check_resource(&own, &plain, internet).unwrap_err();
+                assert_eq!(refused.code, Code::Forbidden);
+            }
+            check_resource(&own, &host, false).unwrap();
         }
         let socket = Resource::Socket {
             path: "/run/docker.sock".to_owned(),

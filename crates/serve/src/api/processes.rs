@@ -183,10 +183,8 @@ pub(super) async fn process_output(
     }
     let (events, response) = Events::channel();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = follow(link, &events) => {}
-            () = events.closed() => {}
-        }
+        let work = follow(link, &events);
+        events.run(&engine, &caller.key, work).await;
     });
     Ok(response)
 }

@@ -53,7 +53,8 @@ fn last_event_id(headers: &HeaderMap) -> ApiResult<Option<&str>> {
 /// Server-sent events: `audit` with an event as `docs/reference/audit-log.md` describes it, whose `seq`
 /// is the id; at the end `end` with how the cage ended, or `stopping` when the service ends before. A
 /// client that comes back with `Last-Event-ID` continues after it, also when the service was restarted.
-/// One that takes nothing for 30 seconds gets an `error` with an `ErrorBody`, and has to come back.
+/// One that takes nothing for 30 seconds gets an `error` with an `ErrorBody`, and has to come back; so
+/// does one whose key was revoked or has expired.
 #[utoipa::path(get, path = "/v1/cages/{id}/events", tag = "events",
     params(("id" = String, Path), CageEvents, ("Last-Event-ID" = Option<String>, Header, description = "Id of the last event that the client has.")),
     responses((status = 200, content_type = "text/event-stream", body = StreamEnd), (status = "default", body = ErrorBody)))]
@@ -81,8 +82,8 @@ pub(super) async fn cage_events(
     .await?;
     let (events, response) = Events::channel();
     tokio::spawn(async move {
-        // A client that is gone needs no answer.
-        let _ = follow_log(&engine, &entry, tail, from, &events, open).await;
+        let work = follow_log(&engine, &entry, tail, from, &events, open);
+        events.run(&engine, &caller.key, work).await;
     });
     Ok(response)
 }
@@ -158,7 +159,7 @@ async fn stopping(events: &Events) -> Result<(), Gone> {
 /// continues after it; where the events in between are not kept any more, or the service was
 /// restarted, `reset` says so, and the client lists the cages again. The last 1,000 events of a
 /// project are kept. A client that is slower than that, or takes nothing for 30 seconds, gets an
-/// `error` with an `ErrorBody`, and has to come back.
+/// `error` with an `ErrorBody`, and has to come back; so does one whose key was revoked or has expired.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(("Last-Event-ID" = Option<String>, Header, description = "Id of the last event that the client has.")),
     responses((status = 200, content_type = "text/event-stream", body = ProjectEvent), (status = "default", body = ErrorBody)))]
@@ -182,8 +183,8 @@ pub(super) async fn project_events(
     let open = engine.limits.stream(&caller.key)?;
     let (events, response) = Events::channel();
     tokio::spawn(async move {
-        // A client that is gone needs no answer.
-        let _ = follow_project(&engine, &project, from, reset, &events, open).await;
+        let work = follow_project(&engine, &project, from, reset, &events, open);
+        events.run(&engine, &caller.key, work).await;
     });
     Ok(response)
 }

@@ -8,6 +8,7 @@ use crate::keys::Scope;
 use axum::Extension;
 use axum::extract::State;
 use futures_util::StreamExt;
+use ironcage_audit::{LogPlace, Tail};
 use ironcage_client::Cages;
 use ironcage_model::{EventKind, NetworkVerdict, Traffic};
 use serde::{Deserialize, Serialize};
@@ -73,26 +74,23 @@ impl TrafficSums {
     }
 }
 
+/// Lines of a log that are held at once.
+const BATCH: usize = 64;
+
 /// The sums of cages, as far as their logs were read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Traffics(Arc<Mutex<HashMap<String, (u64, TrafficSums)>>>);
+pub(super) struct Traffics(Arc<Mutex<HashMap<String, (LogPlace, TrafficSums)>>>);
 
 impl Traffics {
-    /// The sums of one cage. Its log is read again where it has grown.
+    /// The sums of one cage. Its log is read on from where the last look ended.
     fn of(&self, id: &str, log: &Path) -> TrafficSums {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a log, or one that cannot be read, nothing is known to have gone out; the page of the
         // cage, which reads the log too, says why.
-        let length = std::fs::symlink_metadata(log).map_or(0, |found| found.len());
-        let known = lock().get(id).copied();
-        match known {
-            Some((before, sums)) if before == length => sums,
-            _ => {
-                let sums = sums(log);
-                lock().insert(id.to_owned(), (length, sums));
-                sums
-            }
-        }
+        let (place, sums) = lock().get(id).copied().unwrap_or_default();
+        let (place, sums) = add_lines(log, place, sums);
+        lock().insert(id.to_owned(), (place, sums));
+        sums
     }
 
     /// Forgets cages that the service has forgotten.
@@ -102,17 +100,21 @@ impl Traffics {
     }
 }
 
-fn sums(log: &Path) -> TrafficSums {
-    let mut sums = TrafficSums::default();
-    let Ok(reader) = ironcage_audit::Reader::open(log) else {
-        return sums;
+/// Adds the lines of a log after a place.
+fn add_lines(log: &Path, place: LogPlace, mut sums: TrafficSums) -> (LogPlace, TrafficSums) {
+    let Ok(mut tail) = Tail::open_at(log, place) else {
+        return (place, sums);
     };
-    for line in reader.flatten() {
-        if let EventKind::Network(traffic) = &line.event.kind {
-            sums.add(traffic);
+    while let Ok(lines) = tail.next_lines(BATCH)
+        && !lines.is_empty()
+    {
+        for line in lines.iter().flatten() {
+            if let EventKind::Network(traffic) = &line.event.kind {
+                sums.add(traffic);
+            }
         }
     }
-    sums
+    (tail.place(), sums)
 }
 
 fn matches(cage: &Cage, project: &str, find: &str) -> bool {

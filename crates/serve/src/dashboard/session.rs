@@ -51,7 +51,7 @@ pub(crate) fn link(
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Link {
+pub(super) struct SignIn {
     link: String,
 }
 
@@ -93,7 +93,7 @@ fn internal(error: &KeyError) -> ApiError {
 /// Exchanges a link for a key.
 pub(super) async fn open(
     State(engine): State<Arc<Engine>>,
-    Json(Link { link }): Json<Link>,
+    Json(SignIn { link }): Json<SignIn>,
 ) -> ApiResult<axum::Json<Session>> {
     let refused = || {
         ApiError::new(
@@ -104,17 +104,20 @@ pub(super) async fn open(
     };
     let links = links(&engine.settings.data);
     let found = links.check(&link).map_err(|error| internal(&error))?;
-    let found = found.ok_or_else(refused)?;
+    let Some(found) = found else {
+        engine.limits.wrong_key()?;
+        return Err(refused());
+    };
+    engine
+        .keys
+        .remove_expired()
+        .map_err(|error| internal(&error))?;
     // The file is removed by one request only, however many come at once.
     match links.revoke(&found.id) {
         Ok(()) => {}
         Err(KeyError::NotFound { .. }) => return Err(refused()),
         Err(error) => return Err(internal(&error)),
     }
-    engine
-        .keys
-        .remove_expired()
-        .map_err(|error| internal(&error))?;
     let end = clock::now() + SESSION;
     let made = engine
         .keys
@@ -146,6 +149,38 @@ pub(super) async fn end(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_bad_key_file_spoils_no_link_and_wrong_links_are_counted() {
+        let data = tempfile::tempdir().unwrap();
+        let engine = Engine::open(crate::engine::tests::settings(data.path())).unwrap();
+        let sign_in = async |link: String| {
+            let opened = open(State(Arc::clone(&engine)), Json(SignIn { link })).await;
+            opened.map(drop).map_err(|error| error.code)
+        };
+        let made = || link(data.path(), Some("team"), true).unwrap();
+        let (first, second) = (made(), made());
+        let over = engine
+            .keys
+            .create_until("k", "team", [].into(), 1)
+            .unwrap()
+            .0;
+        std::fs::write(data.path().join("keys/bad.json"), "cut").unwrap();
+        std::fs::create_dir(data.path().join("dashboard/keys/worse.json")).unwrap();
+        assert_eq!(sign_in(first.clone()).await, Ok(()));
+        assert!(!data.path().join(format!("keys/{}.json", over.id)).exists());
+        assert_eq!(sign_in(first).await, Err(Code::Unauthorized));
+        made();
+        let wrong = async || sign_in("ick_000000000000_0".to_owned()).await;
+        let mut codes = Vec::new();
+        while codes.last() != Some(&Err(Code::LimitReached)) {
+            assert!(codes.len() < 10_000, "never counted");
+            codes.push(wrong().await);
+        }
+        assert_eq!(codes.first(), Some(&Err(Code::Unauthorized)));
+        // Who has a link is not kept out by that.
+        assert_eq!(sign_in(second).await, Ok(()));
+    }
 
     #[test]
     fn a_link_is_not_a_key_and_carries_what_was_asked_for() {

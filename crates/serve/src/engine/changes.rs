@@ -9,6 +9,7 @@ use ironcage_client::{Cages, ClientError, RunningCage};
 use ironcage_control::{Reply, Request};
 use ironcage_model::CageId;
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 /// Paths of one request, and bytes of one.
@@ -94,13 +95,17 @@ impl Engine {
     pub(crate) async fn changes(&self, key: &Key) -> ApiResult<Vec<ListedChange>> {
         // The owners first: a change that begins in between is not taken for one that is gone.
         let owners = self.store.change_owners().map_err(store_error)?;
+        // So are the cages: a change in the memory of one is listed once that has ended, which may be
+        // while the list is made.
+        let running = owners.values().filter(|owner| self.runs(&owner.cage));
+        let running: HashSet<String> = running.map(|owner| owner.cage.clone()).collect();
         let listed: Vec<ListedChange> = self
             .command_line
-            .json(&["change", "list", "--json"])
+            .json(&key.project, &["change", "list", "--json"])
             .await?;
         for (id, owner) in &owners {
-            // One in the memory of its cage is listed once that has ended.
-            if !listed.iter().any(|change| change.id == *id) && !self.runs(&owner.cage) {
+            let is_listed = listed.iter().any(|change| change.id == *id);
+            if !is_listed && !running.contains(&owner.cage) && !self.runs(&owner.cage) {
                 self.store.forget_change_owner(id).map_err(store_error)?;
             }
         }
@@ -161,6 +166,46 @@ async fn in_use_by_another(id: &str) -> ApiResult<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_change_keeps_its_owner_when_its_cage_ends_while_changes_are_listed() {
+        let data = tempfile::tempdir().unwrap();
+        let path = |name: &str| data.path().join(name);
+        // A list without the change, which takes until the cage has ended.
+        let script = format!(
+            "#!/bin/sh\n: > {0}/listing\nwhile [ ! -e {0}/ended ]; do sleep 0.05; done\necho '[]'\n",
+            data.path().display()
+        );
+        std::fs::write(path("ironcage"), script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path("ironcage"), mode).unwrap();
+        let engine = Engine::open(crate::engine::tests::settings(data.path())).unwrap();
+        let (key, _) = engine.keys.create("k", "team", [].into()).unwrap();
+        let id: CageId = "c0123456789ab".parse().unwrap();
+        let owner = ChangeOwner {
+            project: "team".to_owned(),
+            cage: id.to_string(),
+        };
+        engine.store.put_change_owner("w0", &owner).unwrap();
+        let daemon = crate::daemon::Daemon::new(id.clone(), Vec::new());
+        let entry = engine.entry(crate::engine::life::tests::record(), id, daemon);
+        engine.insert(&entry);
+        let listing = {
+            let (engine, key) = (std::sync::Arc::clone(&engine), key.clone());
+            tokio::spawn(async move { engine.changes(&key).await.map(|found| found.len()) })
+        };
+        while !path("listing").exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let end = |record: &mut CageRecord| record.ending = Some((1, "stopped".to_owned()));
+        engine.change(&entry, end).unwrap();
+        std::fs::write(path("ended"), "").unwrap();
+        assert_eq!(listing.await.unwrap().unwrap(), 0);
+        assert_eq!(engine.store.change_owners().unwrap().len(), 1);
+        // Not there after its cage has ended: it is gone.
+        assert!(engine.changes(&key).await.unwrap().is_empty());
+        assert!(engine.store.change_owners().unwrap().is_empty());
+    }
 
     #[test]
     fn a_path_stays_below_the_workspace_and_is_never_an_option() {

@@ -4,7 +4,7 @@ use super::TIMEOUT;
 use crate::api::types::{CreateCage, NetworkMode, WorkspaceMode};
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, Scope};
-use ironcage_model::{Destination, HostRule};
+use ironcage_model::{Destination, HOST_NAME, HostRule};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -57,19 +57,27 @@ pub(super) fn opens_no_host(profile: &str) -> bool {
     PROFILES.contains(&profile)
 }
 
-/// Whether a rule names hosts, not addresses, networks or everything.
-fn is_name(host: &str) -> bool {
-    if let Ok(rule) = host.parse::<HostRule>()
-        && matches!(rule.to, Destination::Any | Destination::Net { .. })
-    {
-        return false;
+/// Whether a rule is about the host of the service itself: its loopback has ports of other programs,
+/// and those that other projects publish.
+fn is_own_host(rule: &HostRule) -> bool {
+    let below = |name: &str, above: &str| {
+        let rest = name.strip_suffix(above);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    match &rule.to {
+        Destination::Name(name) => below(name.as_str(), HOST_NAME),
+        Destination::Below(name) | Destination::NameAndBelow(name) => {
+            below(name.as_str(), HOST_NAME) || below(HOST_NAME, name.as_str())
+        }
+        Destination::Any | Destination::Net { .. } => false,
     }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_address = host.contains(['/', '[', ' ']) || host.matches(':').count() > 1;
-    let numeric = name
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    !is_address && !numeric && name.trim_start_matches('*').len() > 1
+}
+
+/// Whether a key without the scope `host` may open what a rule names: hosts by their names and, where
+/// the service gives the whole network, the rest of it. The host itself never.
+pub(crate) fn is_open_to_all(rule: &HostRule, internet: bool) -> bool {
+    let wide = matches!(rule.to, Destination::Any | Destination::Net { .. });
+    !is_own_host(rule) && (internet || !wide)
 }
 
 pub(super) fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<()> {
@@ -164,9 +172,15 @@ pub(super) fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<(
     if let Some(network) = &spec.network {
         let mut hosts = network.allow.iter().chain(&network.deny);
         hosts.try_for_each(|host| check_word("host", host))?;
-        let wide = network.allow.iter().find(|host| !is_name(host));
-        if !internet && (network.mode == Some(NetworkMode::Open) || wide.is_some()) {
-            needs_host("the whole network, or a host by its address,")?;
+        if !internet && network.mode == Some(NetworkMode::Open) {
+            needs_host("the whole network")?;
+        }
+        for host in &network.allow {
+            let rule = ironcage_policy::allowed(host)
+                .map_err(|error| ApiError::invalid(ironcage_model::in_full(&error)))?;
+            if !is_open_to_all(&rule, internet) {
+                needs_host(&format!("{rule}, which is not a host by its name,"))?;
+            }
         }
         if network.mode == Some(NetworkMode::Off) && !network.allow.is_empty() {
             return Err(ApiError::invalid(
@@ -182,29 +196,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_a_name_or_an_address() {
+    fn a_key_opens_hosts_by_name_and_the_host_itself_only_with_its_scope() {
+        let (_data, plain) = key(&[Scope::Cages]);
+        let (_other, host) = key(&[Scope::Cages, Scope::Host]);
+        let allow = |host: &str| CreateCage {
+            network: Some(crate::api::types::CageNetwork {
+                mode: None,
+                allow: vec![host.to_owned()],
+                deny: Vec::new(),
+            }),
+            ..CreateCage::default()
+        };
+        let code = |name: &str, key: &Key, internet| {
+            check(&allow(name), key, internet).map_err(|error| error.code)
+        };
         for name in [
             "api.example.com",
             "api.example.com:443",
             "*.api.example.com",
             "**.api.example.com",
             "localhost",
+            "nothost.ironcage",
         ] {
-            assert!(is_name(name), "{name}");
+            assert_eq!(code(name, &plain, false), Ok(()), "{name}");
         }
-        for other in [
-            "*",
-            "**",
-            "*:443",
-            "0.0.0.0/0",
+        for wide in [
+            "10.0.0.0/8",
             "10.0.0.1",
             "10.0.0.1:80",
             "::1",
             "[::1]:80",
             "fe80::/10",
-            "every host",
         ] {
-            assert!(!is_name(other), "{other}");
+            assert_eq!(code(wide, &plain, false), Err(Code::Forbidden), "{wide}");
+            assert_eq!(code(wide, &plain, true), Ok(()), "{wide}");
+            assert_eq!(code(wide, &host, false), Ok(()), "{wide}");
+        }
+        // Its loopback is nobody's network, also where the service gives the whole of that.
+        for own in [
+            "host.ironcage:5432",
+            "HOST.Ironcage.:5432",
+            "a.host.ironcage",
+            "**.host.ironcage",
+            "*.ironcage:22",
+        ] {
+            for internet in [false, true] {
+                assert_eq!(code(own, &plain, internet), Err(Code::Forbidden), "{own}");
+            }
+            assert_eq!(code(own, &host, false), Ok(()), "{own}");
+        }
+        for wrong in ["*", "every host", "0.0.0.0/0", "a b"] {
+            assert_eq!(
+                code(wrong, &host, true),
+                Err(Code::InvalidRequest),
+                "{wrong}"
+            );
         }
     }
 

@@ -23,11 +23,11 @@ const MOST_ENDED: usize = 256;
 /// How long an idempotency key holds.
 const CREATIONS_KEPT: u64 = 24 * 3_600_000_000;
 
-/// Ends a cage and waits for its end.
-pub(super) fn stop(id: &CageId) -> ApiResult<()> {
+/// Ends a cage and waits for its end. Whether it ran: one that does not may be about to.
+pub(super) fn stop(id: &CageId) -> ApiResult<bool> {
     let connection = match Cages::of_user()?.connect(id) {
         Ok(connection) => connection,
-        Err(ClientError::NotRunning { .. }) => return Ok(()),
+        Err(ClientError::NotRunning { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     // Its daemon has nothing to finish.
@@ -35,7 +35,7 @@ pub(super) fn stop(id: &CageId) -> ApiResult<()> {
         .send(&Request::Stop { milliseconds: 0 })
         .and_then(|()| connection.await_end())
     {
-        Ok(_) | Err(ClientError::Gone { .. }) => Ok(()),
+        Ok(_) | Err(ClientError::Gone { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
@@ -105,14 +105,18 @@ impl Engine {
         loop {
             tokio::time::sleep(LOOK).await;
             let now = clock::now();
+            let mut latest = BTreeMap::new();
             for entry in self.all() {
                 let record = entry.record();
                 match record.ending {
                     Some((when, _)) if when + KEPT < now => self.forget(&entry),
-                    None if record.ends <= now
-                        && !(record.paused && record.on_timeout == OnTimeout::Pause) =>
-                    {
-                        self.time_is_over(&entry);
+                    None if record.ends <= now => {
+                        let last = self.is_at_last_end(&entry, &mut latest);
+                        if last || !(record.paused && record.on_timeout == OnTimeout::Pause) {
+                            self.time_is_over(&entry, last);
+                        } else {
+                            entry.daemon.drop_idle(false);
+                        }
                     }
                     _ => entry.daemon.drop_idle(false),
                 }
@@ -123,6 +127,7 @@ impl Engine {
             rounds += 1;
             if rounds.is_multiple_of(10) {
                 self.finish_creations().await;
+                self.finish_warm().await;
                 for entry in self.all() {
                     if entry.state() == CageState::Paused {
                         self.look_at_paused(entry);
@@ -162,7 +167,19 @@ impl Engine {
         });
     }
 
-    fn time_is_over(self: &Arc<Self>, entry: &Arc<Entry>) {
+    /// Whether a cage has had all the time that its project gives: it ends then, paused or not. A
+    /// project that cannot be read is looked at again in the next round.
+    fn is_at_last_end(&self, entry: &Entry, latest: &mut BTreeMap<String, Option<u32>>) -> bool {
+        let record = entry.record();
+        let timeout = latest.entry(record.project.clone()).or_insert_with(|| {
+            let project = self.projects.of_request(&record.project);
+            project.ok().and_then(|project| project.ceiling.timeout)
+        });
+        timeout.is_some_and(|most| last_end(record.created, most) <= clock::now())
+    }
+
+    /// Ends a cage, or pauses it where it may live on.
+    fn time_is_over(self: &Arc<Self>, entry: &Arc<Entry>, last: bool) {
         let (engine, entry) = (Arc::clone(self), Arc::clone(entry));
         tokio::spawn(async move {
             // What is already being done about it goes first.
@@ -171,11 +188,16 @@ impl Engine {
             }
             // One that fails is tried again in the next round.
             let _ = match entry.on_timeout() {
-                OnTimeout::Delete => engine.delete(&entry).await,
-                OnTimeout::Pause => engine.pause(&entry).await,
+                OnTimeout::Pause if !last => engine.pause(&entry).await,
+                OnTimeout::Delete | OnTimeout::Pause => engine.delete(&entry).await,
             };
         });
     }
+}
+
+/// When a cage of this age has had so many seconds, whatever moved its end meanwhile.
+pub(super) fn last_end(created: u64, seconds: u32) -> u64 {
+    created.saturating_add(u64::from(seconds) * 1_000_000)
 }
 
 /// Ended cages that are more than a project keeps: the oldest.
@@ -261,25 +283,25 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::api::types::CreateCage;
     use crate::daemon::Daemon;
     use crate::store::CageRecord;
     use std::sync::Mutex;
 
-    fn entry(project: &str, ended: Option<u64>) -> Arc<Entry> {
-        let id: CageId = "c7h2k9m4q1xz8".parse().unwrap();
-        let record = CageRecord {
+    /// A cage that runs, of no project.
+    pub(in crate::engine) fn record() -> CageRecord {
+        CageRecord {
             name: "serve-0".to_owned(),
-            id: Some(id.to_string()),
-            project: project.to_owned(),
+            id: None,
+            project: String::new(),
             spec: CreateCage::default(),
             created: 0,
             ends: 0,
             on_timeout: OnTimeout::Delete,
             paused: false,
-            ending: ended.map(|when| (when, "stopped".to_owned())),
+            ending: None,
             home: String::new(),
             workspace: String::new(),
             e2b_template: None,
@@ -287,6 +309,17 @@ mod tests {
             change: None,
             key: String::new(),
             memory: None,
+            template_policy: false,
+        }
+    }
+
+    fn entry(project: &str, ended: Option<u64>) -> Arc<Entry> {
+        let id: CageId = "c7h2k9m4q1xz8".parse().unwrap();
+        let record = CageRecord {
+            id: Some(id.to_string()),
+            project: project.to_owned(),
+            ending: ended.map(|when| (when, "stopped".to_owned())),
+            ..record()
         };
         Arc::new(Entry {
             daemon: Daemon::new(id.clone(), Vec::new()),

@@ -9,9 +9,14 @@ mod create;
 mod life;
 mod quota;
 mod recover;
+mod template;
+mod warm;
+mod words;
 
 pub(crate) use changes::ListedChange;
+pub(crate) use check::is_open_to_all;
 pub(crate) use create::Order;
+pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
@@ -26,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::projects::Projects;
 use crate::store::{CageRecord, Store, StoreError};
 use ironcage_client::Cages;
+use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -46,6 +52,9 @@ pub(crate) struct Settings {
     pub(crate) inside: PathBuf,
     /// Where cages without a directory have their empty workspace.
     pub(crate) workspaces: PathBuf,
+    /// The user's home directory, and Ironcage's configuration there.
+    pub(crate) home: PathBuf,
+    pub(crate) config: PathBuf,
     /// Whether sandboxes of E2B's API may have the whole network.
     pub(crate) internet: bool,
     /// The Python environment of E2B's code interpreter, where the service provides one.
@@ -54,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) most_cages: usize,
     /// Requests of one key in a second.
     pub(crate) rate: u32,
+    /// Cages that are started before they are created.
+    pub(crate) warm: Vec<WarmCages>,
 }
 
 #[derive(Debug)]
@@ -72,6 +83,7 @@ pub(crate) struct Engine {
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
+    warm: warm::WarmPools,
 }
 
 /// A cage of the table.
@@ -178,6 +190,7 @@ impl Engine {
             projects: Projects::in_data(&settings.data),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
+            warm: warm::WarmPools::new(&settings),
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),
@@ -289,11 +302,11 @@ impl Engine {
         })
     }
 
-    /// Moves the end of a cage back, never forward.
+    /// Moves the end of a cage back, never forward, and not beyond what its project may have.
     pub(crate) fn prolong(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
         check::check_timeout(seconds)?;
-        self.check_lifetime(entry, seconds)?;
         let ends = clock::now() + u64::from(seconds) * 1_000_000;
+        let ends = ends.min(self.latest_end(entry, seconds)?);
         self.change(entry, |record| record.ends = record.ends.max(ends))
     }
 }
@@ -327,7 +340,39 @@ impl Entry {
         self.daemon.drop_idle(true);
     }
 
+    /// Whether it may reach more than the profiles that every key may name: by a policy or a profile
+    /// that was named, or by its template.
+    pub(crate) fn has_own_policy(&self) -> bool {
+        let record = self.lock();
+        let profile = record.spec.profile.as_deref();
+        record.template_policy
+            || record.spec.policy.is_some()
+            || !profile.is_none_or(check::opens_no_host)
+    }
+
     pub(crate) fn on_timeout(&self) -> OnTimeout {
         self.lock().on_timeout
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::Settings;
+
+    /// A service that executes `ironcage` in this directory, and keeps its files there.
+    pub(crate) fn settings(data: &std::path::Path) -> Settings {
+        Settings {
+            data: data.to_owned(),
+            ironcage: data.join("ironcage"),
+            inside: data.join("inside"),
+            workspaces: data.to_owned(),
+            home: data.to_owned(),
+            config: data.to_owned(),
+            internet: false,
+            code_interpreter: None,
+            most_cages: 10,
+            rate: 10,
+            warm: Vec::new(),
+        }
     }
 }

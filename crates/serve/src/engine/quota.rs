@@ -1,21 +1,23 @@
 //! Quotas of projects and keys, and the ceiling of a project's requests.
 
+use super::life::last_end;
 use super::{Engine, Entry, TIMEOUT};
 use crate::api::types::{CageLimits, CreateCage, NetworkMode};
+use crate::clock;
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::Key;
 use crate::projects::{Ceiling, MEMORY, Project, above};
-use ironcage_model::{Resource, bytes_as_written};
+use ironcage_model::{LimitKind, Resource, bytes_as_written};
 use ironcage_policy::Size;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cages that are being created: they count before they run.
 #[derive(Debug, Default)]
-pub(super) struct Creations(Mutex<Vec<Arc<Creation>>>);
+pub(super) struct Creations(Mutex<Vec<Arc<ReservedCage>>>);
 
 /// A cage that is being created.
 #[derive(Debug)]
-struct Creation {
+struct ReservedCage {
     project: String,
     key: String,
     memory: u64,
@@ -25,7 +27,7 @@ struct Creation {
 #[derive(Debug)]
 pub(super) struct Creating<'a> {
     creations: &'a Creations,
-    own: Arc<Creation>,
+    own: Arc<ReservedCage>,
 }
 
 impl Drop for Creating<'_> {
@@ -52,6 +54,19 @@ impl Used {
 
 fn refused(message: String) -> ApiError {
     ApiError::new(Code::LimitReached, message).hint("delete cages that are not needed")
+}
+
+/// Refuses more memory than may be used together.
+fn check_memory(whose: &str, used: Used, more: u64, most: Option<u64>) -> ApiResult<()> {
+    match most {
+        Some(most) if used.memory.saturating_add(more) > most => Err(refused(format!(
+            "{whose} has cages with {} of memory and wants {} more; it may have {}",
+            bytes_as_written(used.memory),
+            bytes_as_written(more),
+            bytes_as_written(most)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Bytes of memory that the limits of a cage name.
@@ -131,9 +146,91 @@ impl Engine {
         Ok(self.projects.of_request(&name)?.ceiling)
     }
 
-    /// Refuses a lifetime above the ceiling.
+    /// Refuses a timeout by which a cage would live longer than the ceiling lets it, since it was
+    /// created.
     pub(super) fn check_lifetime(&self, entry: &Entry, seconds: u32) -> ApiResult<()> {
-        check_time(&self.ceiling(entry)?, seconds)
+        let latest = self.latest_end(entry, seconds)?;
+        let now = clock::now();
+        if now + u64::from(seconds) * 1_000_000 > latest {
+            let left = latest.saturating_sub(now) / 1_000_000;
+            return Err(above(&format!("a timeout of {seconds} s from now"))
+                .hint(format!("cage {} may live {left} s longer", entry.id)));
+        }
+        Ok(())
+    }
+
+    /// When a cage ends at the latest, whoever moves its end. A timeout above the ceiling is refused.
+    pub(super) fn latest_end(&self, entry: &Entry, seconds: u32) -> ApiResult<u64> {
+        let ceiling = self.ceiling(entry)?;
+        check_time(&ceiling, seconds)?;
+        let created = entry.lock().created;
+        Ok(ceiling
+            .timeout
+            .map_or(u64::MAX, |most| last_end(created, most)))
+    }
+
+    /// Counts the memory that a cage gets by a lease, where its project and the key that created it
+    /// may have as much. `Some` with what was counted before, where it is more.
+    pub(crate) fn count_more(&self, entry: &Entry, resource: &Resource) -> ApiResult<Option<u64>> {
+        let Resource::Limit {
+            limit: LimitKind::Memory,
+            value,
+        } = *resource
+        else {
+            return Ok(None);
+        };
+        let all = &self.creating.0;
+        let creating = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = entry.record();
+        let before = record.memory.unwrap_or(MEMORY);
+        let Some(more) = value.checked_sub(before).filter(|more| *more > 0) else {
+            return Ok(None);
+        };
+        let project = self.projects.of_request(&record.project)?;
+        let key = self
+            .keys
+            .quota_of(&record.key)
+            .map_err(|error| ApiError::internal("read the quota of the key", &error))?;
+        let (by_project, by_key) = self.used(&creating, &record.project, &record.key);
+        for (whose, used, most) in [
+            (
+                format!("project {}", record.project),
+                by_project,
+                project.memory,
+            ),
+            (format!("key {}", record.key), by_key, key.memory),
+        ] {
+            check_memory(&whose, used, more, most)?;
+        }
+        // In the record before the lease: a creation in between counts it.
+        self.change(entry, |record| record.memory = Some(value))?;
+        Ok(Some(before))
+    }
+
+    /// Counts what was counted before a lease that was not granted.
+    pub(crate) fn count_less(&self, entry: &Entry, before: u64) -> ApiResult<()> {
+        self.change(entry, |record| record.memory = Some(before))
+    }
+
+    /// What the cages of a project use, and those of one of its keys.
+    fn used(&self, creating: &[Arc<ReservedCage>], project: &str, key: &str) -> (Used, Used) {
+        let (mut by_project, mut by_key) = (Used::default(), Used::default());
+        for entry in self.all() {
+            let record = entry.lock();
+            if record.ending.is_none() && record.project == project {
+                by_project.add(record.memory.unwrap_or(MEMORY));
+                if record.key == key {
+                    by_key.add(record.memory.unwrap_or(MEMORY));
+                }
+            }
+        }
+        for one in creating.iter().filter(|one| one.project == project) {
+            by_project.add(one.memory);
+            if one.key == key {
+                by_key.add(one.memory);
+            }
+        }
+        (by_project, by_key)
     }
 
     /// Bounds what a cage may be, and counts it: the memory that it is counted with, and the count.
@@ -147,22 +244,7 @@ impl Engine {
         let memory = bounded(spec, &project, counted)?;
         let all = &self.creating.0;
         let mut creating = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut by_project, mut by_key) = (Used::default(), Used::default());
-        for entry in self.all() {
-            let record = entry.lock();
-            if record.ending.is_none() && record.project == key.project {
-                by_project.add(record.memory.unwrap_or(MEMORY));
-                if record.key == key.id {
-                    by_key.add(record.memory.unwrap_or(MEMORY));
-                }
-            }
-        }
-        for one in creating.iter().filter(|one| one.project == key.project) {
-            by_project.add(one.memory);
-            if one.key == key.id {
-                by_key.add(one.memory);
-            }
-        }
+        let (by_project, by_key) = self.used(&creating, &key.project, &key.id);
         let most_cages = project.cages.unwrap_or(self.settings.most_cages);
         for (whose, used, cages, bytes) in [
             (
@@ -184,21 +266,12 @@ impl Engine {
                     "{whose} has {count} cages, as many as it may have"
                 )));
             }
-            if let Some(most) = bytes
-                && used.memory.saturating_add(memory) > most
-            {
-                return Err(refused(format!(
-                    "{whose} has cages with {} of memory and wants {} more; it may have {}",
-                    bytes_as_written(used.memory),
-                    bytes_as_written(memory),
-                    bytes_as_written(most)
-                )));
-            }
+            check_memory(&whose, used, memory, bytes)?;
         }
         if let Some(most) = project.cages_per_minute {
             self.limits.creation(&key.project, most)?;
         }
-        let own = Arc::new(Creation {
+        let own = Arc::new(ReservedCage {
             project: key.project.clone(),
             key: key.id.clone(),
             memory,
@@ -257,6 +330,70 @@ mod tests {
         assert_eq!(code("50%", &free, true), Err(Code::InvalidRequest));
         assert_eq!(code("50%", &free, false), Ok(MEMORY));
         assert_eq!(code("513M", &ceiling, false), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn memory_by_a_lease_is_counted_as_long_as_there_is_some() {
+        let data = tempfile::tempdir().unwrap();
+        let engine = Engine::open(crate::engine::tests::settings(data.path())).unwrap();
+        let project = Project {
+            memory: Some(1000 << 20),
+            ..Project::default()
+        };
+        engine.projects.set("team", &project).unwrap();
+        let quota = crate::projects::Quota {
+            memory: Some(500 << 20),
+            ..crate::projects::Quota::default()
+        };
+        let key = engine.keys.create_with("k", "team", [].into(), quota, None);
+        let (key, _) = key.unwrap();
+        let add = |id: &str, key: &str, memory: u64| {
+            let record = crate::store::CageRecord {
+                name: id.to_owned(),
+                project: "team".to_owned(),
+                key: key.to_owned(),
+                memory: Some(memory << 20),
+                ..crate::engine::life::tests::record()
+            };
+            let id: ironcage_model::CageId = id.parse().unwrap();
+            let daemon = crate::daemon::Daemon::new(id.clone(), Vec::new());
+            let entry = engine.entry(record, id, daemon);
+            engine.insert(&entry);
+            entry
+        };
+        let (own, other) = (
+            add("c0123456789ab", &key.id, 200),
+            add("c0123456789ac", "", 200),
+        );
+        let memory = |value: u64| Resource::Limit {
+            limit: LimitKind::Memory,
+            value: value << 20,
+        };
+        let code = |entry, value| {
+            let counted = engine.count_more(entry, &memory(value));
+            counted.map_err(|error| error.code)
+        };
+        let held = |entry: &Entry| entry.lock().memory.unwrap() >> 20;
+        // Above what the key may have, and above what the project may.
+        assert_eq!(code(&own, 501), Err(Code::LimitReached));
+        assert_eq!(code(&other, 801), Err(Code::LimitReached));
+        assert_eq!((held(&own), held(&other)), (200, 200));
+        assert_eq!(code(&own, 500), Ok(Some(200 << 20)));
+        assert_eq!(code(&other, 501), Err(Code::LimitReached));
+        assert_eq!(code(&other, 500), Ok(Some(200 << 20)));
+        assert_eq!((held(&own), held(&other)), (500, 500));
+        // Less than it has is nothing more, and other limits are not counted.
+        assert_eq!(code(&own, 400), Ok(None));
+        let pids = Resource::Limit {
+            limit: LimitKind::Pids,
+            value: u64::MAX,
+        };
+        assert_eq!(engine.count_more(&own, &pids).unwrap(), None);
+        let mut wanted = with_memory("64M");
+        let create = |spec: &mut CreateCage| engine.reserve(&key, spec).map(drop);
+        assert_eq!(create(&mut wanted).unwrap_err().code, Code::LimitReached);
+        engine.count_less(&own, 200 << 20).unwrap();
+        create(&mut wanted).unwrap();
     }
 
     #[test]

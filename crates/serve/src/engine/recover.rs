@@ -22,6 +22,7 @@ impl Engine {
             }
         }
         self.finish_creations().await;
+        self.finish_warm().await;
         Ok(())
     }
 
@@ -72,7 +73,9 @@ impl Engine {
                     };
                     if !joined {
                         let stopped = blocking(move || life::stop(&id)).await;
-                        if stopped.is_ok() {
+                        // One that is in the log and not running may be just starting.
+                        let old = record.created + START < clock::now();
+                        if stopped.is_ok_and(|ran| ran || old) {
                             let _ = self.store.remove(&record.name);
                         }
                     }

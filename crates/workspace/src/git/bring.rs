@@ -434,10 +434,20 @@ impl Bringing<'_> {
             return Ok(Done::Held(why.into()));
         }
         if real.is_none() {
+            if refs::is_like_a_commit(name) {
+                return Ok(Done::Held("git takes its name for a commit today".into()));
+            }
             for other in refs::hidden_by(name) {
-                // A directory of that name, which cannot be read, is no reference.
-                if let Ok(Some(_)) = self.view.outside(base, &other) {
-                    return Ok(Done::Held(format!("its name leads git to {other} today")));
+                match self.view.real_has_reference(base, &other) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        return Ok(Done::Held(format!("its name leads git to {other} today")));
+                    }
+                    Err(error) => {
+                        return Ok(Done::Held(format!(
+                            "its name may lead git to {other} today, which cannot be read: {error}"
+                        )));
+                    }
                 }
             }
         }

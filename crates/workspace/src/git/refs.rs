@@ -67,6 +67,25 @@ pub(crate) fn hidden_by(name: &str) -> impl Iterator<Item = String> {
     })
 }
 
+/// Whether git takes a short name of a reference for the beginning of a commit's name where there is
+/// no such reference.
+pub(crate) fn is_like_a_commit(name: &str) -> bool {
+    let mut places = LOOKED_UP.iter().skip(1);
+    places.any(|(before, after)| {
+        let short = name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after));
+        short.is_some_and(|short| {
+            (SHORTEST..=LONGEST).contains(&short.len())
+                && short.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    })
+}
+
+/// Digits of a commit that git looks up: from four to all of SHA-256.
+const SHORTEST: usize = 4;
+const LONGEST: usize = 64;
+
 /// Whether a text is what a reference may hold: an object, or another reference.
 pub(crate) fn is_value(value: &str) -> bool {
     match value.strip_prefix("ref: ") {
@@ -113,10 +132,14 @@ pub(crate) fn packed(git: BorrowedFd<'_>) -> io::Result<Option<BTreeMap<String, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let text = read_bounded(&file, PACKED_SIZE)?.and_then(|text| String::from_utf8(text).ok());
-    let text = text.unwrap_or_default();
+    // Taken for empty, it would hide nothing.
+    let text = read_bounded(&file, PACKED_SIZE)?.ok_or_else(|| {
+        io::Error::other(format!("packed-refs is larger than {PACKED_SIZE} bytes"))
+    })?;
     let pairs = text
-        .lines()
+        .split(|byte| *byte == b'\n')
+        // Names that are not UTF-8 are none that is asked for.
+        .filter_map(|line| std::str::from_utf8(line).ok())
         .filter(|line| !line.starts_with(['#', '^']))
         .filter_map(|line| line.split_once(' '))
         .filter(|(value, name)| is_object_name(value) && is_name(name))
@@ -192,6 +215,30 @@ mod tests {
             ("refs/remotes/origin/main", "refs/heads/origin/main"),
         ] {
             assert!(!hides(name, other), "{name} hides no {other}");
+        }
+    }
+
+    #[test]
+    fn names_of_digits_are_those_that_git_looks_up_as_commits() {
+        let all = "0123456789abcdef".repeat(4);
+        for name in [
+            "refs/heads/dead".to_owned(),
+            "refs/tags/1234567".to_owned(),
+            "refs/remotes/ABCDEF01/HEAD".to_owned(),
+            "refs/beef".to_owned(),
+            format!("refs/heads/{all}"),
+            format!("refs/tags/{}", &all[..40]),
+        ] {
+            assert!(is_like_a_commit(&name), "{name}");
+        }
+        for name in [
+            "refs/heads/abc".to_owned(),
+            "refs/heads/main".to_owned(),
+            "refs/heads/topic/dead".to_owned(),
+            "refs/remotes/origin/HEAD".to_owned(),
+            format!("refs/heads/{all}0"),
+        ] {
+            assert!(!is_like_a_commit(&name), "{name}");
         }
     }
 

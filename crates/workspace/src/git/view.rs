@@ -141,6 +141,18 @@ impl View {
         }
     }
 
+    /// Whether git may find a reference of this name outside, whatever it holds.
+    pub(crate) fn real_has_reference(&self, base: &Path, name: &str) -> io::Result<bool> {
+        match self.real_node(&base.join(name)) {
+            // A directory of that name, or a file on the way to it, is no reference.
+            Ok(Some(node)) if node.kind != Kind::Directory => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+            Err(error) => return Err(error),
+        }
+        Ok(packed(self.real.as_fd(), base, name)?.is_some())
+    }
+
     /// The names of all packed references, of either side.
     pub(crate) fn all_packed(&self, base: &Path) -> BTreeSet<String> {
         [self.upper.as_fd(), self.real.as_fd()]

@@ -7,8 +7,8 @@ use crate::pending_change::{ChangeArgs, PendingChange, change_error};
 use crate::running_change::RunningChange;
 use ironcage_catalog::Class;
 use ironcage_workspace::{
-    Applied, ApplyOptions, Change, Difference, Entry, OnConflict, Reading, ReportedPath, Roots,
-    Selection, Status, differences, unified,
+    Applied, ApplyOptions, Change, Difference, Entry, OnConflict, Reading, ReportedPath,
+    ReviewDigest, Roots, Selection, Status, Store, WorkspaceError, differences, review, unified,
 };
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// git directories stay pending
     #[arg(long, conflicts_with_all = ["interactive", "theirs", "ours"])]
     follow: bool,
+    /// Apply only what `ironcage change diff --digest` showed with this digest, for the same paths
+    #[arg(long, value_name = "DIGEST", conflicts_with_all = ["interactive", "follow"])]
+    expect: Option<ReviewDigest>,
     /// Print JSON
     #[arg(long, conflicts_with_all = ["interactive", "follow"])]
     json: bool,
@@ -91,11 +94,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
         },
         ..ApplyOptions::default()
     };
+    let reviewed = || match &args.expect {
+        Some(digest) => check_reviewed(&change, &selection, digest),
+        None => Ok(()),
+    };
     let applied = match live {
-        None => store
-            .apply(&change, &selection, &options)
+        None => apply_locked(&store, (&change, &selection), &options, &reviewed)
             .map_err(|error| change_error(&error))?,
-        Some(live) => live.apply(&selection, &options)?.applied,
+        Some(live) => live.apply_if(&selection, &options, &reviewed)?.applied,
     };
     match &cage {
         _ if args.json => {
@@ -113,6 +119,33 @@ pub(crate) fn run(args: Args) -> CommandResult {
     } else {
         EXIT_CONFLICT
     })
+}
+
+/// Refuses a change that is not what a digest was made of.
+fn check_reviewed(
+    change: &Change,
+    selection: &Selection,
+    digest: &ReviewDigest,
+) -> Result<(), WorkspaceError> {
+    let now = review(&mut std::io::sink(), change, selection, digest.form())?;
+    match now == *digest {
+        true => Ok(()),
+        false => Err(WorkspaceError::NotReviewed {
+            id: change.id().clone(),
+        }),
+    }
+}
+
+/// Applies a change that no cage works on. No cage begins to while it is checked.
+fn apply_locked(
+    store: &Store,
+    (change, selection): (&Change, &Selection),
+    options: &ApplyOptions,
+    reviewed: &dyn Fn() -> Result<(), WorkspaceError>,
+) -> Result<Applied, WorkspaceError> {
+    let lock = change.lock()?;
+    reviewed()?;
+    store.apply_locked(change, &lock, selection, options)
 }
 
 /// Applies files as they change, until the cage ends.

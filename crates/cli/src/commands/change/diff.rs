@@ -4,7 +4,9 @@ use crate::error::{CliError, CommandResult};
 use crate::json;
 use crate::pending_change::{ChangeArgs, PendingChange, change_error};
 use ironcage_model::Printable;
-use ironcage_workspace::{Change, Difference, Roots, Selection, differences, unified};
+use ironcage_workspace::{
+    Change, Difference, ReviewForm, Roots, Selection, differences, digest_of, unified,
+};
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::{Child, Command, Stdio};
@@ -36,6 +38,9 @@ struct DiffFormat {
     /// Print the bytes as they are, for `git apply`: control characters are not escaped
     #[arg(long, conflicts_with_all = ["stat", "name_only", "json"])]
     raw: bool,
+    /// Also print a digest of what is shown, for `ironcage change apply --expect`
+    #[arg(long, conflicts_with_all = ["stat", "name_only"])]
+    digest: bool,
 }
 
 /// Exit status of a shell that finds no such program.
@@ -65,9 +70,29 @@ fn print(change: &Change, selection: &Selection, args: DiffFormat) -> CommandRes
         )
         .hint("name a path in one of them"));
     }
+    let all = (change, &roots, &reading);
+    if args.digest && !args.json {
+        let form = match args.raw {
+            true => ReviewForm::Raw,
+            false => ReviewForm::Text,
+        };
+        let mut out = io::stdout().lock();
+        let digest = digest_of(&mut out, all, form).map_err(|error| change_error(&error))?;
+        return match writeln!(out, "digest: {digest}") {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(CliError::new(format!("cannot print the digest: {error}")))
+            }
+            _ => Ok(0),
+        };
+    }
     let summary = change.summary_of(&roots, &reading);
     if args.json {
-        let document = in_json(change, &roots, &found, &summary);
+        let mut document = in_json(change, &roots, &found, &summary);
+        if args.digest {
+            let digest = digest_of(&mut io::sink(), all, ReviewForm::Files);
+            let digest = digest.map_err(|error| change_error(&error))?;
+            document["digest"] = digest.to_string().into();
+        }
         anstream::println!("{}", json::line(&document).map_err(CliError::new)?);
         return Ok(0);
     }
