@@ -210,7 +210,7 @@ pub fn make(
     if isolation == Isolation::Microvm {
         let files = microvm::files(request)?;
         microvm = Some(microvm::make(
-            files,
+            (files, request, policy),
             &bounds,
             leases.as_ref(),
             &mut view.ops,

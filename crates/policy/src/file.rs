@@ -142,6 +142,10 @@ pub struct ProcessSection {
     /// Whether the agent is uid 0 in its user namespace; it never is outside.
     #[schemars(with = "Option<bool>")]
     pub root_inside: Option<Spanned<bool>>,
+    /// Whether commands are root of the guest's kernel with `isolation = "microvm"`; never of the
+    /// files, which stay the agent's.
+    #[schemars(with = "Option<bool>")]
+    pub guest_root: Option<Spanned<bool>>,
     /// Whether git in the cage has the user's name and email address for commits.
     #[schemars(with = "Option<bool>")]
     pub git_identity: Option<Spanned<bool>>,

@@ -50,6 +50,9 @@ pub(crate) fn from_defaults(
         root_inside: defaults
             .root_inside
             .ok_or(Incomplete("process.root-inside"))?,
+        guest_root: defaults
+            .guest_root
+            .ok_or(Incomplete("process.guest-root"))?,
         git_identity: defaults
             .git_identity
             .ok_or(Incomplete("process.git-identity"))?,
@@ -155,6 +158,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.env.extend(fragment.env);
     replace(&mut policy.hostname, fragment.hostname);
     replace(&mut policy.root_inside, fragment.root_inside);
+    replace(&mut policy.guest_root, fragment.guest_root);
     replace(&mut policy.git_identity, fragment.git_identity);
     replace(&mut policy.side_channels, fragment.side_channels);
     append(&mut policy.capabilities, fragment.capabilities);

@@ -71,6 +71,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         .all(|(name, rule)| outer.get(name) == Some(rule))
         && a.hostname.value == b.hostname.value
         && a.root_inside.value <= b.root_inside.value
+        && a.guest_root.value <= b.guest_root.value
         && a.git_identity.value <= b.git_identity.value
         && a.side_channels.value >= b.side_channels.value
         && all_in(&a.capabilities, &b.capabilities);
@@ -203,6 +204,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         "process.root-inside",
         &mut fragment.root_inside,
         |root| *root <= base.root_inside.value,
+        bool::to_string,
+    );
+    dropped.keep_if(
+        "process.guest-root",
+        &mut fragment.guest_root,
+        |root| *root <= base.guest_root.value,
         bool::to_string,
     );
     dropped.keep_if(

@@ -334,6 +334,8 @@ pub struct Policy {
     pub hostname: Sourced<String>,
     /// Whether the agent is uid 0 of its user namespace.
     pub root_inside: Sourced<bool>,
+    /// Whether commands are root of a guest's own kernel.
+    pub guest_root: Sourced<bool>,
     /// Whether git inside knows the user's name and address.
     pub git_identity: Sourced<bool>,
     /// What is done against side channels.

@@ -243,6 +243,7 @@ impl<'a> Reach<'a> {
                 &inner.root_inside,
                 &outer.root_inside,
             ),
+            ("process.guest-root", &inner.guest_root, &outer.guest_root),
             (
                 "process.git-identity",
                 &inner.git_identity,

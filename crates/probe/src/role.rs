@@ -291,6 +291,7 @@ pub(crate) fn machine() -> serde_json::Result<String> {
     let guest = GuestSetup {
         uid: 0,
         gid: 0,
+        root: false,
         hostname: String::new(),
         network: false,
         files: 0,
@@ -302,6 +303,7 @@ pub(crate) fn machine() -> serde_json::Result<String> {
     };
     let config = MachineConfig {
         qemu: String::new(),
+        loader: None,
         memory: 0,
         vmm_filter: ironcage_plan::vmm_filter(),
         files_filter: Vec::new(),

@@ -264,6 +264,9 @@ impl Runner {
         };
         match probe.setup {
             _ if adapter.is_bare() => None,
+            _ if adapter.guest && probe.id == "LE-15" => {
+                Some("child cages need descriptors, which a guest cannot pass".to_owned())
+            }
             Setup::HostStdin if adapter.as_vmm => {
                 Some("standard input of a VMM is its control channel".to_owned())
             }

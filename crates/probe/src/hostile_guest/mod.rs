@@ -189,6 +189,8 @@ impl Port {
         for _ in 0..FLOOD / 4096 {
             self.file.write_all(&bytes)?;
         }
+        // Nobody stopped it.
+        std::thread::sleep(Duration::from_secs(3600));
         Ok(())
     }
 
