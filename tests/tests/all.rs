@@ -39,6 +39,7 @@ mod images;
 mod import_srt;
 mod in_memory;
 mod intents;
+mod judged;
 mod key_agents;
 mod large_tree;
 mod learning;
