@@ -99,6 +99,7 @@ mod start_calls;
 mod state;
 mod streams;
 mod taint;
+mod task_scope;
 mod templates;
 mod terminal;
 mod terminal_prompt;
