@@ -298,6 +298,12 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "MOST_GIVEN",
         Size,
     ),
+    ("supervisor/src/path_lookup.rs", "MOST_READ", Size),
+    (
+        "supervisor/src/scope/judge.rs",
+        "MOST_JUDGED",
+        Harmless("those of one command; the rest ask"),
+    ),
     ("supervisor/src/scope/mod.rs", "MOST_OF_A_CALL", Size),
     (
         "supervisor/src/scope/mod.rs",

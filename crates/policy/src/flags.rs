@@ -225,6 +225,7 @@ impl FlagLayer {
                 shell: one("--shell", self.shell),
                 ..CeilingFragment::default()
             },
+            judge: None,
             questions: QuestionsFragment::default(),
             taint: TaintFragment::default(),
             tools: ToolsFragment::default(),

@@ -65,6 +65,7 @@ pub(crate) fn from_defaults(
         network: Network::from_defaults(defaults.network)?,
         keys: SigningKeys::from_defaults(defaults.keys)?,
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
+        judge: defaults.judge,
         questions: Questions::from_defaults(defaults.questions)?,
         taint: TaintRules::from_defaults(defaults.taint)?,
         tools: ironcage_tools::ToolPolicy::default(),
@@ -120,6 +121,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.network.apply(network);
     policy.keys.apply(keys);
     policy.ceiling.apply(ceiling);
+    policy.judge = fragment.judge.or(policy.judge.take());
     policy.questions.apply(questions);
     policy.taint.apply(taint);
     crate::tool_rules::apply(&mut policy.tools, tools);

@@ -354,6 +354,9 @@ pub struct Policy {
     pub ceiling: crate::Ceiling,
     /// How people are asked about it.
     pub questions: crate::Questions,
+    /// A command that judges what the ceiling would grant at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Sourced<Vec<String>>>,
     /// What is private and what untrusted.
     pub taint: crate::TaintRules,
     /// Which tools may be called, and the MCP servers behind the gateway.
