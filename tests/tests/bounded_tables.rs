@@ -165,6 +165,11 @@ const TABLES: &[(&str, &str, Crowding)] = &[
     ),
     (
         "supervisor/src/intents/part.rs",
+        "MOST_DENIED",
+        Tested("denied_calls_are_recorded_up_to_a_bound_and_looked_up_never"),
+    ),
+    (
+        "supervisor/src/intents/part.rs",
         "MOST_REMOVALS",
         Tested("removals_are_recorded_up_to_a_bound"),
     ),

@@ -3,6 +3,8 @@
 
 use crate::call::{Call, Calls, InvalidCall, LONGEST, place};
 use crate::json;
+use crate::patch::{self, PatchedFile};
+use crate::search::{self, Search};
 use crate::shell::Context;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -27,6 +29,13 @@ pub enum Action {
         url: String,
     },
     File(FileAction),
+    /// Something is looked for below a directory, or in a file.
+    Search {
+        path: PathBuf,
+        search: Search,
+    },
+    /// Several files are changed at once.
+    Patch(Vec<PatchedFile>),
 }
 
 /// Something that is done with one file or directory.
@@ -109,6 +118,13 @@ impl Calls {
             let url = url.as_str()?.to_owned();
             return Some(Action::Fetch { url });
         }
+        if !entry.patches.is_empty() {
+            let text = match &call.input {
+                Value::String(text) => Some(text.as_str()),
+                _ => named(&entry.patches).and_then(Value::as_str),
+            };
+            return patch::read(text?, context).map(Action::Patch);
+        }
         let paths = match entry.writes.is_empty() {
             true => &entry.reads,
             false => &entry.writes,
@@ -118,6 +134,11 @@ impl Calls {
             _ if entry.reads_here => context.cwd.clone(),
             _ => return None,
         };
+        if entry.reads_here
+            && let Some(search) = search::read(call, &entry.reads)
+        {
+            return Some(Action::Search { path, search });
+        }
         let what = match entry.writes.is_empty() {
             true => read(call)?,
             false => write(&call.input)?,
@@ -137,7 +158,7 @@ fn read(call: &Call) -> Option<FileWork> {
                 count: number(&["limit"]),
             })
         }
-        // Searches, images: nothing that is done here.
+        // Images, metadata: nothing that is done here.
         _ => None,
     }
 }
@@ -338,6 +359,29 @@ mod tests {
             }
         );
         assert_eq!(file("LS", "{}"), ("/project".into(), FileWork::List));
+        let search = action(&use_of("Glob", r#"{"pattern":"*.rs","path":"src"}"#));
+        assert_eq!(
+            search,
+            Some(Action::Search {
+                path: "/project/src".into(),
+                search: Search::Names {
+                    glob: "*.rs".into()
+                }
+            })
+        );
+        // Codex calls it with the patch alone, and with an object.
+        let text = r"*** Begin Patch\n*** Delete File: f\n*** End Patch";
+        for call in [
+            format!(
+                r#"{{"type":"custom_tool_call","name":"apply_patch","call_id":"c","input":"{text}"}}"#
+            ),
+            use_of("apply_patch", &format!(r#"{{"input":"{text}"}}"#)),
+        ] {
+            let Some(Action::Patch(files)) = action(&call) else {
+                panic!("{call}");
+            };
+            assert_eq!(files[0].path, PathBuf::from("/project/f"));
+        }
     }
 
     #[test]
@@ -345,7 +389,8 @@ mod tests {
         for (name, input) in [
             ("Task", r#"{"prompt":"x"}"#),
             ("no_such_tool", r#"{"command":"ls"}"#),
-            ("Grep", r#"{"pattern":"x"}"#),
+            ("Grep", r#"{"pattern":"x","type":"rust"}"#),
+            ("apply_patch", r#"{"input":"--- a/f\n+++ b/f\n"}"#),
             ("Bash", r#"{"command":7}"#),
             ("Bash", "{}"),
             ("Edit", r#"{"file_path":"f","old_string":"a"}"#),

@@ -126,7 +126,7 @@ pub(crate) struct Entry {
     pub(crate) writes: Vec<String>,
     pub(crate) urls: Vec<String>,
     /// Patches that name the files they change.
-    patches: Vec<String>,
+    pub(crate) patches: Vec<String>,
     /// Read where no argument names a path.
     pub(crate) reads_here: bool,
     /// Where none of the arguments above is given, nothing is needed.

@@ -7,13 +7,12 @@
 use super::MOST_OF_A_CALL;
 use crate::needed::{Names, Needed, Nesting};
 use ironcage_control::{Bytes, DeniedLease, GrantRequest, ScopeRequest};
-use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
+use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, PatchedFile, Table};
 use ironcage_model::{
     Contact, LeaseOrigin, Reason, Resource, Right, SupervisorReason, Term, in_full,
 };
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use ironcage_programs::{FindError, Program};
-use ironcage_tools::Decision;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -71,9 +70,17 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
     match &action {
         Action::File(file) if file.writes() => drop(needs.writes.insert(file.path.clone())),
         Action::File(file) => drop(needs.reads.insert(file.path.clone())),
+        Action::Search { path, .. } => drop(needs.reads.insert(path.clone())),
+        Action::Patch(files) => {
+            let paths = files.iter().flat_map(PatchedFile::paths).cloned();
+            needs.writes.extend(paths);
+        }
         _ => needs = calls.needs(&call, &tools, &context),
     }
-    let tool = matches!(action, Action::File(_));
+    let tool = matches!(
+        action,
+        Action::File(_) | Action::Search { .. } | Action::Patch(_)
+    );
     let (argv, cwd) = match action {
         Action::Script { text, cwd } => (vec!["bash".into(), "-c".into(), text], cwd),
         Action::Program { argv, cwd } => (argv, cwd),
@@ -81,7 +88,7 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
             let words = ["curl", "-sSfL", "--max-time", FETCH_SECONDS, "--", &url];
             (words.map(str::to_owned).to_vec(), None)
         }
-        Action::File(_) => {
+        Action::File(_) | Action::Search { .. } | Action::Patch(_) => {
             let words = [TOOL, "__tool", CALL];
             (words.map(str::to_owned).to_vec(), None)
         }
@@ -113,14 +120,10 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
 
 /// Whether the rules for tools allow a call. Nobody can be asked about one here.
 fn permitted(plan: &Plan, call: &Call) -> Result<(), Reason> {
-    let rules = &plan.tools;
     let call = ironcage_tools::Call::named(&call.name, &call.input, Some(&plan.command.cwd));
-    if !rules.has_tools() && call.server.is_none() {
-        return Ok(());
-    }
-    match rules.decide(&call).decision {
-        Decision::Allow => Ok(()),
-        Decision::Ask(reason) | Decision::Deny(reason) => Err(reason.into()),
+    match plan.tools.refusal(&call) {
+        Some((reason, _)) => Err(reason.into()),
+        None => Ok(()),
     }
 }
 
