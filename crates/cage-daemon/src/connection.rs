@@ -1,6 +1,7 @@
 //! One connection: requests, one after the other.
 
 use crate::files;
+use crate::forward;
 use crate::output::Next;
 use crate::processes::{Process, Processes};
 use crate::protocol::{self, Failure, FailureCode, Kind, Reply, Request};
@@ -135,6 +136,11 @@ impl Stream {
     pub(crate) fn socket(&self) -> &UnixStream {
         &self.writer
     }
+
+    /// Both directions, for two threads.
+    pub(crate) fn halves(&mut self) -> (&mut BufReader<UnixStream>, &mut UnixStream) {
+        (&mut self.reader, &mut self.writer)
+    }
 }
 
 /// Serves a connection to its end.
@@ -231,6 +237,7 @@ fn carry_out(
         }
         Request::Signal { pid, signal } => processes.get(pid)?.signal(signal),
         Request::Resize { pid, size } => processes.get(pid)?.resize(size),
+        Request::Connect { port } => forward::connect(port, stream),
         Request::Watch { path, recursive } => watch::watch(&expand(&path)?, recursive, stream),
         about_files => files::carry_out(about_files, stream),
     }

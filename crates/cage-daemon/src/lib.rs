@@ -13,8 +13,10 @@
     reason = "the fields are named in the documentation of the HTTP API"
 )]
 
+mod attributes;
 mod connection;
 mod files;
+mod forward;
 mod output;
 mod processes;
 pub mod protocol;

@@ -65,6 +65,26 @@ pub(crate) struct CageRecord {
     /// Bytes of memory that it is counted with.
     #[serde(default)]
     pub(crate) memory: Option<u64>,
+    #[serde(default)]
+    pub(crate) e2b: E2bState,
+}
+
+/// What E2B's API says of a sandbox beyond its spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct E2bState {
+    /// Whether a request to the sandbox resumes it.
+    pub(crate) auto_resume: bool,
+    pub(crate) internet: Option<bool>,
+    /// Hosts as they were named.
+    pub(crate) allow_out: Vec<String>,
+    pub(crate) deny_out: Vec<String>,
+    /// Whether the rules of the cage do not follow from these hosts yet.
+    pub(crate) rules_pending: bool,
+    /// Whether its ports need its token.
+    pub(crate) private_ports: bool,
+    /// The host name that programs behind its ports see.
+    pub(crate) mask_host: Option<String>,
 }
 
 /// Whose cage worked on a pending change last.
@@ -290,6 +310,7 @@ mod tests {
             change: None,
             key: String::new(),
             memory: None,
+            e2b: E2bState::default(),
         };
         let creation = |name: &str| Creation {
             request: "r".to_owned(),

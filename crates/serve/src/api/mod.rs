@@ -14,7 +14,8 @@ pub(crate) mod types;
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
 pub(crate) use files::{content_of, write_stream};
-pub(crate) use permissions::{change_of, look};
+pub(crate) use network::rules as network_rules;
+pub(crate) use permissions::{ask, change_of, check_resource, look};
 pub(crate) use processes::environment;
 
 use crate::engine::Engine;

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, hex, random_hex};
-use crate::store::{CageRecord, Creation};
+use crate::store::{CageRecord, Creation, E2bState};
 use ironcage_cage_daemon::protocol::{Reply, Request};
 use ironcage_model::CageId;
 use sha2::{Digest, Sha256};
@@ -29,6 +29,7 @@ const LONGEST_MESSAGE: u64 = 8 * 1024;
 pub(crate) struct Order {
     pub(crate) spec: CreateCage,
     pub(crate) e2b_template: Option<String>,
+    pub(crate) e2b: E2bState,
     pub(crate) idempotency_key: Option<String>,
 }
 
@@ -74,9 +75,10 @@ impl Engine {
         let Order {
             mut spec,
             e2b_template,
+            e2b,
             idempotency_key,
         } = order;
-        let body = serde_json::to_vec(&(&spec, &e2b_template))
+        let body = serde_json::to_vec(&(&spec, &e2b_template, &e2b))
             .map_err(|error| ApiError::internal("encode a request", &error))?;
         let request = hex(&Sha256::digest(&body));
         let idempotency = idempotency_key.map(|text| format!("{}/{text}", key.project));
@@ -107,6 +109,7 @@ impl Engine {
             change: None,
             key: key.id.clone(),
             memory: Some(memory),
+            e2b,
         };
         let _starting = self.starting(&record.name);
         match &idempotency {
@@ -228,6 +231,7 @@ impl Engine {
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
             contexts: tokio::sync::Mutex::new(()),
+            rules: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

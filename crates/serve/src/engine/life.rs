@@ -287,6 +287,7 @@ mod tests {
             change: None,
             key: String::new(),
             memory: None,
+            e2b: crate::store::E2bState::default(),
         };
         Arc::new(Entry {
             daemon: Daemon::new(id.clone(), Vec::new()),
@@ -294,6 +295,7 @@ mod tests {
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
             contexts: tokio::sync::Mutex::new(()),
+            rules: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

@@ -24,7 +24,7 @@ use crate::keys::{Key, Keys, Scope};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::projects::Projects;
-use crate::store::{CageRecord, Store, StoreError};
+use crate::store::{CageRecord, E2bState, Store, StoreError};
 use ironcage_client::Cages;
 use ironcage_model::CageId;
 use std::collections::{HashMap, HashSet};
@@ -84,6 +84,8 @@ pub(crate) struct Entry {
     pub(crate) watchers: Watchers,
     /// One start of a code context of E2B's API at a time.
     pub(crate) contexts: tokio::sync::Mutex<()>,
+    /// One change of its network rules by E2B's API at a time.
+    pub(crate) rules: tokio::sync::Mutex<()>,
     /// Told when the record changes.
     pub(crate) changed: Notify,
     /// One change of state at a time.
@@ -287,6 +289,15 @@ impl Engine {
                 record.spec.metadata = metadata;
             }
         })
+    }
+
+    /// Changes what E2B's API keeps of a cage.
+    pub(crate) fn note_e2b(
+        &self,
+        entry: &Entry,
+        change: impl FnOnce(&mut E2bState),
+    ) -> ApiResult<()> {
+        self.change(entry, |record| change(&mut record.e2b))
     }
 
     /// Moves the end of a cage back, never forward.
