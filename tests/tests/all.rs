@@ -89,6 +89,7 @@ mod security;
 mod service;
 mod service_api;
 mod service_limits;
+mod service_snapshots;
 mod setup;
 mod side_channels;
 mod ssh_identity;

@@ -49,6 +49,13 @@ either! {
         }
     }
 
+    fn snapshots_and_forks_of_the_sdk_of_pypi_have_files(stage) {
+        if let Some(place) = installed("e2b-python", "bin/python") {
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_snapshots.py")]);
+        }
+    }
+
     fn run_code_of_pypi_runs_in_kernels_in_the_cage(stage) {
         if let (Some(python), Some(interpreter)) = (python(), interpreter()) {
             let service = with_interpreter(stage, &interpreter);

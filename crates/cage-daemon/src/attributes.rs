@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-const PREFIX: &str = "user.e2b.";
+pub(crate) const PREFIX: &str = "user.e2b.";
 /// Bytes of the names of all attributes of a file, and of one value: what the kernel has at most.
 const NAMES: usize = 64 * 1024;
 const VALUE: usize = 64 * 1024;

@@ -1,5 +1,6 @@
 //! One connection: requests, one after the other.
 
+use crate::archive;
 use crate::files;
 use crate::forward;
 use crate::output::Next;
@@ -237,6 +238,20 @@ fn carry_out(
         }
         Request::Signal { pid, signal } => processes.get(pid)?.signal(signal),
         Request::Resize { pid, size } => processes.get(pid)?.resize(size),
+        Request::Pack { paths } => {
+            let paths: Result<Vec<_>, _> = paths.iter().map(|path| expand(path)).collect();
+            archive::pack(&paths?, stream)
+        }
+        Request::Unpack { clear } => {
+            let clear: Result<Vec<_>, _> = clear.iter().map(|path| expand(path)).collect();
+            match clear {
+                Ok(clear) => archive::unpack(clear, stream),
+                Err(error) => {
+                    stream.skip_data()?;
+                    Err(error)
+                }
+            }
+        }
         Request::Connect { port } => forward::connect(port, stream),
         Request::Watch { path, recursive } => watch::watch(&expand(&path)?, recursive, stream),
         about_files => files::carry_out(about_files, stream),

@@ -13,6 +13,7 @@
     reason = "the fields are named in the documentation of the HTTP API"
 )]
 
+mod archive;
 mod attributes;
 mod connection;
 mod files;

@@ -206,6 +206,14 @@ pub enum Request {
     Connect {
         port: u16,
     },
+    /// An archive of directories, as far as they are on the file system of each: answered by data.
+    Pack {
+        paths: Vec<String>,
+    },
+    /// Data frames with such an archive follow, up to [`Kind::End`]. What is below `clear` is removed first.
+    Unpack {
+        clear: Vec<String>,
+    },
 }
 
 /// A process to start.

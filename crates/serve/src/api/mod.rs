@@ -8,6 +8,7 @@ mod files;
 mod network;
 mod permissions;
 mod processes;
+mod snapshots;
 mod streams;
 pub(crate) mod types;
 
@@ -84,6 +85,12 @@ use utoipa::{Modify, OpenApi};
         changes::diff_change,
         changes::apply_change,
         changes::discard_change,
+        snapshots::take_snapshot,
+        snapshots::restore_snapshot,
+        snapshots::fork_cage,
+        snapshots::list_snapshots,
+        snapshots::get_snapshot,
+        snapshots::delete_snapshot,
     ),
     components(schemas(
         ErrorBody,
@@ -213,6 +220,14 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route(
             "/v1/changes/{change}/discard",
             post(changes::discard_change),
+        )
+        .route("/v1/cages/{id}/snapshots", post(snapshots::take_snapshot))
+        .route("/v1/cages/{id}/restore", post(snapshots::restore_snapshot))
+        .route("/v1/cages/{id}/fork", post(snapshots::fork_cage))
+        .route("/v1/snapshots", get(snapshots::list_snapshots))
+        .route(
+            "/v1/snapshots/{snapshot}",
+            get(snapshots::get_snapshot).delete(snapshots::delete_snapshot),
         )
 }
 

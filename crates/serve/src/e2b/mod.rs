@@ -9,6 +9,7 @@ mod ports;
 mod process;
 mod rpc;
 mod sandboxes;
+mod snapshots;
 mod transfer;
 
 use crate::api::types::CageState;

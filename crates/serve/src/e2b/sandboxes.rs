@@ -1,7 +1,7 @@
 //! The control plane of E2B's API.
 
 use super::network::{self, Egress, Wanted};
-use super::{E2bError, ENVD};
+use super::{E2bError, ENVD, snapshots};
 use crate::api::types::{CageState, CreateCage, OnTimeout};
 use crate::api::{Caller, Json, Path, Query, idempotency_key, metadata_filter};
 use crate::clock;
@@ -41,14 +41,21 @@ pub(super) fn router() -> Router<Arc<Engine>> {
         .route("/sandboxes/{id}/pause", post(pause))
         .route("/sandboxes/{id}/metrics", get(metrics))
         .route("/sandboxes/metrics", get(metrics_of_all))
-        .route("/sandboxes/{id}/snapshots", post(not_offered))
-        .route("/sandboxes/{id}/fork", post(not_offered))
+        .route("/sandboxes/{id}/snapshots", post(snapshots::create))
+        .route("/sandboxes/{id}/fork", post(snapshots::fork))
         .route("/sandboxes/{id}/network", put(network::update))
-        .route("/snapshots", get(snapshots))
+        .route("/snapshots", get(snapshots::list))
         .route("/templates", get(not_offered).post(not_offered))
         .route(
-            "/templates/{*rest}",
-            delete(not_offered).get(not_offered).post(not_offered),
+            "/templates/{id}",
+            delete(snapshots::delete)
+                .get(not_offered)
+                .post(not_offered)
+                .patch(not_offered),
+        )
+        .route(
+            "/templates/{id}/{*rest}",
+            get(not_offered).post(not_offered).delete(not_offered),
         )
         .route("/v2/templates", post(not_offered))
         .route("/v2/templates/{*rest}", post(not_offered))
@@ -69,12 +76,6 @@ async fn not_offered(_caller: Caller, uri: axum::http::Uri) -> E2bError {
         ApiError::new(Code::NotOffered, message)
             .hint("docs/guides/service.md lists what of E2B's API is offered"),
     )
-}
-
-/// No snapshot can be made, so there is none.
-async fn snapshots(caller: Caller) -> Answer<axum::Json<Value>> {
-    caller.needs(Scope::Read)?;
-    Ok(axum::Json(json!([])))
 }
 
 #[derive(Debug, Deserialize)]
@@ -157,8 +158,26 @@ async fn create_with(
     };
     egress.note(&mut e2b);
     let template = wanted.template;
+    let named = (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone());
+    let snapshot = match named.as_deref() {
+        Some(name) => match snapshots::by_name(&engine, &caller.key, name) {
+            Ok(found) => Some(found),
+            Err(error) if error.code == Code::NotFound => None,
+            Err(error) => return Err(error.into()),
+        },
+        None => None,
+    };
+    // What it was made of decides what the service provides to it.
+    let template = match snapshot
+        .as_ref()
+        .and_then(|snapshot| snapshot.e2b_template.clone())
+    {
+        Some(base) if base == super::CODE_INTERPRETER => base,
+        _ => template,
+    };
     let spec = CreateCage {
-        template: (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone()),
+        template: named.filter(|_| snapshot.is_none()),
+        snapshot: snapshot.map(|snapshot| snapshot.id),
         metadata: wanted.metadata.unwrap_or_default(),
         env: wanted.env_vars.unwrap_or_default(),
         timeout: Some(wanted.timeout.unwrap_or(timeout)),
@@ -201,7 +220,7 @@ async fn missing_template(engine: &Engine, template: Option<String>, error: ApiE
 }
 
 /// A sandbox with its token.
-fn sandbox(entry: &Entry) -> Value {
+pub(super) fn sandbox(entry: &Entry) -> Value {
     let record = entry.record();
     json!({
         "templateID": record.e2b_template.as_deref().unwrap_or("base"),

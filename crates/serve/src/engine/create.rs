@@ -63,7 +63,11 @@ impl Engine {
     pub(crate) async fn create(self: &Arc<Self>, key: &Key, order: Order) -> ApiResult<Arc<Entry>> {
         check(&order.spec, key, self.settings.internet)?;
         let (engine, key) = (Arc::clone(self), key.clone());
-        let created = tokio::spawn(async move { engine.create_checked(&key, order).await });
+        let created = tokio::spawn(async move {
+            let entry = engine.create_checked(&key, order).await?;
+            engine.finish_restore(&entry).await?;
+            Ok(entry)
+        });
         let created = created
             .await
             .map_err(|error| ApiError::internal("create a cage", &error))?;
@@ -87,6 +91,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
+        let restoring = self.from_snapshot(key, &mut spec)?;
         let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {
             random_hex(bytes).map_err(|error| ApiError::internal("get random bytes", &error))
@@ -110,6 +115,7 @@ impl Engine {
             key: key.id.clone(),
             memory: Some(memory),
             e2b,
+            restoring,
         };
         let _starting = self.starting(&record.name);
         match &idempotency {

@@ -288,6 +288,7 @@ mod tests {
             key: String::new(),
             memory: None,
             e2b: crate::store::E2bState::default(),
+            restoring: None,
         };
         Arc::new(Entry {
             daemon: Daemon::new(id.clone(), Vec::new()),

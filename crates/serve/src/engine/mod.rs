@@ -9,9 +9,11 @@ mod create;
 mod life;
 mod quota;
 mod recover;
+mod snapshots;
 
 pub(crate) use changes::ListedChange;
 pub(crate) use create::Order;
+pub(crate) use snapshots::MOST_FORKS;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
