@@ -49,7 +49,7 @@ fn generate() -> Result<(), Failure> {
     write(&out.join("executed.rs"), &lists.executed)?;
     let credentials = emit::paths(&policies.join("credentials.toml"), "credential", "ENTRIES")?;
     write(&out.join("credentials.rs"), &credentials)?;
-    let sensitive = emit::paths(&policies.join("sensitive.toml"), "sensitive", "NAMES")?;
+    let sensitive = emit::sensitive(&policies.join("sensitive.toml"))?;
     write(&out.join("sensitive.rs"), &sensitive)?;
     let guarded = emit::guarded(&policies.join("guarded.toml"))?;
     write(&out.join("guarded.rs"), &guarded)?;

@@ -405,6 +405,10 @@ const READERS: &[(&str, &str)] = &[
         "crates/serve/src/keys.rs",
         "its own files, in a directory of its own",
     ),
+    (
+        "crates/serve/src/projects.rs",
+        "its own files, in a directory of its own",
+    ),
 ];
 
 #[test]

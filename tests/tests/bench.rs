@@ -1,7 +1,7 @@
 //! The benches run and report what they promise. No number is held against another here:
 //! times are the machine's, and a target that is missed is a line in the report.
 
-use ironcage_tests::{Running, Stage, either};
+use ironcage_tests::{Running, Stage, either, skip};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -56,7 +56,66 @@ fn no_more_descriptors(before: &Value, after: &Value) {
     assert!(count(after) <= count(before) + 2, "{before} {after}");
 }
 
+/// `scripts/test` installs AgentDojo there.
+const AGENTDOJO: &str = "/var/cache/ironcage-test/agentdojo/bin/python";
+
 either! {
+    fn image_measures_starts_and_memory_beside_other_engines(stage) {
+        let report = bench(stage, &["image", "--starts", "1", "--runs", "1"]);
+        says_where_and_how(&report, "ironcage bench image --starts 1 --runs 1");
+        let engines = ["docker", "podman", "systemd-nspawn"];
+        let unpacking = ["ironcage image load", "skopeo copy, umoci unpack"];
+        let all = [&["start", "start with an image"][..], &engines, &unpacking].concat();
+        assert_eq!(names(&report["arms"]), all);
+        for arm in report["arms"].as_array().expect("a list") {
+            let name = arm["name"].as_str().expect("a name");
+            if arm["status"] == "unavailable" {
+                // What is not installed, or needs root or a daemon, is said and not left out.
+                assert!(engines.contains(&name) && arm["reason"].as_str().is_some_and(|why| !why.is_empty()), "{arm}");
+                continue;
+            }
+            holds_together(&arm["milliseconds"], 1);
+            let has_memory = arm["private_megabytes"].as_f64().is_some_and(|size| size > 0.0);
+            assert_eq!(has_memory, !unpacking.contains(&name), "{arm}");
+        }
+        assert_eq!(report["verdicts"].as_array().map(Vec::len), Some(2));
+    }
+
+    // No model and no clock takes part, so the numbers of docs/tool-rules-measured.md are exact.
+    fn tools_replays_tasks_and_attacks_of_agentdojo_through_the_example_policies(stage) {
+        if !std::path::Path::new(AGENTDOJO).exists() {
+            skip(&format!("no {AGENTDOJO}: ./scripts/test installs it"));
+            return;
+        }
+        let report = bench(stage, &["tools", "--corpus", "agentdojo", "--python", AGENTDOJO]);
+        says_where_and_how(&report, &format!("ironcage bench tools --corpus agentdojo --python {AGENTDOJO}"));
+        let page = include_str!("../../docs/tool-rules-measured.md");
+        let mut all = [[0, 0]; 5];
+        for suite in report["suites"].as_array().expect("suites") {
+            let kinds = ["utility", "held_out", "attacks", "pairs", "undefended"];
+            let counts = kinds.map(|kind| ["count", "of"].map(|key| suite[kind][key].as_u64().expect("a count")));
+            let [_, _, _, pairs, undefended] = counts;
+            assert!(pairs[0] < undefended[0], "{suite}");
+            let row = counts.map(|[count, of]| format!("{count}/{of}")).join(" | ");
+            let row = format!("| {} | {row} |", suite["suite"].as_str().expect("a name"));
+            assert!(page.contains(&row), "docs/tool-rules-measured.md has not: {row}");
+            for (sum, counts) in all.iter_mut().zip(counts) {
+                *sum = [sum[0] + counts[0], sum[1] + counts[1]];
+            }
+        }
+        let [utility, _, _, pairs, undefended] = all;
+        assert_eq!([utility[1], pairs[1], undefended[1]], [97, 949, 949]);
+        // What a rule refuses is one thing, that there are rules another: without any, every call is refused.
+        let empty = stage.aside().join("policies");
+        for suite in ["banking", "slack", "travel", "workspace"] {
+            stage.write(empty.join(format!("{suite}.toml")), format!("[mcp.{suite}]\nallow = []\n"));
+        }
+        let none = bench(stage, &["tools", "--python", AGENTDOJO, "--policies", &empty.display().to_string()]);
+        for suite in none["suites"].as_array().expect("suites") {
+            assert_eq!((&suite["utility"]["count"], &suite["pairs"]["count"]), (&Value::from(0), &Value::from(0)), "{suite}");
+        }
+    }
+
     fn calls_measures_a_server_bare_in_a_cage_and_behind_the_gateway(stage) {
         let report = bench(stage, &["calls", "--runs", "20"]);
         says_where_and_how(&report, "ironcage bench calls --runs 20");
@@ -65,6 +124,29 @@ either! {
             holds_together(&arm["milliseconds"], 20);
             assert!(arm["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
         }
+    }
+
+    fn serve_measures_creations_bursts_and_idle_cages_and_leaves_nothing(stage) {
+        let report = bench(stage, &["serve", "--runs", "3", "--burst", "4", "--idle", "3"]);
+        says_where_and_how(&report, "ironcage bench serve --runs 3 --burst 4 --idle 3");
+        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "docker run", "naive server", "warm", "cold", "exec"]);
+        for arm in report["arms"].as_array().unwrap() {
+            match arm["reason"].as_str() {
+                None => holds_together(&arm["milliseconds"], 3),
+                Some(why) => assert!(arm["name"] == "docker run" && !why.is_empty(), "{arm}"),
+            }
+        }
+        for (what, count) in [("bursts", 4), ("sustained", 8)] {
+            assert_eq!(names(&report[what]), ["bwrap", "naive server", "service"]);
+            for rate in report[what].as_array().unwrap() {
+                assert_eq!(rate["count"], count);
+                holds_together(&rate["milliseconds"], count);
+            }
+        }
+        assert!(report["idle"]["kilobytes_per_cage"].as_f64().is_some_and(|each| each > 0.0), "{report}");
+        assert_eq!(report["verdicts"].as_array().map(Vec::len), Some(3));
+        let left = Running::start(&mut stage.ironcage(["ps", "--json"])).finish(DEADLINE).ok();
+        assert_eq!(left.stdout().trim(), "[]");
     }
 
     fn intent_measures_a_run_the_reading_and_the_questions(stage) {

@@ -98,7 +98,12 @@ impl<'a> Booted<'a> {
     /// As root, or as a user with a delegated group. `None` where this host has no version 2.
     fn start(stage: &'a Stage, root: &Path, more: &[&str]) -> Option<Booted<'a>> {
         let root = root.to_str().expect("UTF-8");
-        let args = [&["run", "-q", "-d", "--root", root, "--boot"][..], more].concat();
+        Booted::of(stage, &[&["--root", root][..], more].concat())
+    }
+
+    /// Of whatever system these flags name.
+    fn of(stage: &'a Stage, flags: &[&str]) -> Option<Booted<'a>> {
+        let args = [&["run", "-q", "-d", "--boot"][..], flags].concat();
         let group = match stage.who() {
             Who::Root => None,
             Who::User => Some(Delegated::to(stage)?),
@@ -188,6 +193,21 @@ both! {
         assert_eq!(fs::read_to_string(system.join("layers/var/upper/state")).expect("written"), "down\n");
         assert!(!root.join("etc/made").exists(), "the directory itself stays");
         assert!(wait_until(DEADLINE, || groups(&id).is_empty()), "{:?}", groups(&id));
+    }
+
+    /// As a directory of the same content: the image's own user, directory and words are not the init's.
+    fn an_image_boots_and_stays_as_it_is(stage) {
+        let root = system(stage);
+        let load = ["image", "load", root.to_str().expect("UTF-8"), "--name", "machine:1"];
+        Running::start(&mut stage.ironcage(load)).finish(DEADLINE).ok();
+        let Some(booted) = Booted::of(stage, &["--image", "machine:1", "--", "word"]) else { return };
+        assert_eq!(booted.wait_for("cat /var/up"), "up as 1 with word\n");
+        booted.exec("echo changed >/etc/passwd").ok();
+        let rm = Running::start(&mut stage.ironcage(["image", "rm", "machine:1"])).finish(DEADLINE);
+        rm.ended(125).says("a running cage uses it");
+        booted.stop();
+        let look = stage.run(&["-q", "--image", "machine:1"], &["/bin/cat", "/etc/passwd"]);
+        assert!(look.ok().stdout().starts_with("root:x:0:0"));
     }
 
     fn an_init_mounts_but_opens_nothing_of_the_cage(stage) {

@@ -43,6 +43,7 @@ const TABLES: &[(&str, &str, Crowding)] = &[
     ),
     // How many names a reason prints; all of them decide.
     ("lease/src/task.rs", "MOST_TOLD", Size),
+    ("supervisor/src/path_lookup.rs", "MOST_READ", Size),
     ("egress/src/buffers.rs", "MOST", Size),
     ("egress/src/http/head.rs", "MOST_FIELDS", Size),
     ("egress/src/http/head.rs", "MOST_EMPTY", Size),

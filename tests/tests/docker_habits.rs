@@ -42,7 +42,12 @@ either! {
         let ran = ironcage(stage, &["run", "-q", "-r", &aside, "cat", &inside]).ok();
         assert_eq!(ran.stdout(), "from aside\n");
         ironcage(stage, &["run", "-w", "/no/such/place", "pwd"]).ended(125).says("--cwd");
-        ironcage(stage, &["run", "--workdir", "/tmp", "pwd"]).ended(125).says("--cwd");
+        ironcage(stage, &["run", "--mount", "/tmp", "pwd"]).ended(125).says("`-r PATH`");
+        assert_eq!(ironcage(stage, &["run", "-q", "--workdir", "/tmp", "pwd"]).ok().stdout(), "/tmp\n");
+        assert_eq!(ironcage(stage, &["run", "-q", "-u", "1234:56", "sh", "-c", "id -u; id -g"]).ok().stdout(), "1234\n56\n");
+        assert_eq!(ironcage(stage, &["run", "-q", "-u", "root", "id", "-u"]).ok().stdout(), "0\n");
+        // Users of the host have no names in a cage.
+        ironcage(stage, &["run", "-q", "-u", "daemon", "id"]).ended(125).says("--user UID:GID");
         ironcage(stage, &["run", "-q", "--cwd", &stage.project().display().to_string(), "pwd"]).ok();
         ironcage(stage, &["run", "--network", "none", "true"]).ended(125).says("--network off");
         ironcage(stage, &["run", "-q", "--network", "off", "true"]).ok();

@@ -207,13 +207,17 @@ either! {
         for (name, input) in [
             ("Write", json!({"file_path": shown(&aside.join("asked/file")), "content": "x"})),
             // With what is around something denied, that would come along.
-            ("Bash", json!({"command": format!("touch {}/x", shown(&aside.join("given")))})),
+            ("Bash", json!({"command": format!("ls {0}; touch {0}/x", shown(&aside.join("given")))})),
             ("Edit", json!({"file_path": "/etc/shadow", "old_string": "a", "new_string": "b"})),
         ] {
             let told = cage.refused(name, input);
             assert_eq!(told["ask"], false, "{told}");
             assert!(told["why"].as_str().is_some_and(|why| !why.is_empty()), "{told}");
         }
+        // By its name alone it is made, and nothing comes along.
+        give(stage, &aside.join("given"));
+        let (error, said) = cage.tool("Bash", json!({"command": format!("touch {}/x", shown(&aside.join("given")))}));
+        assert!(!error && aside.join("given/x").exists(), "{said}");
         // A link of the agent's own leads where it leads.
         std::os::unix::fs::symlink(aside.join("outside"), aside.join("given/link")).expect("a link");
         let told = cage.refused("Read", json!({"file_path": shown(&aside.join("given/link/file"))}));

@@ -359,6 +359,11 @@ const SHARED_BY_CRATES: &[(&str, &str)] = &[
     ),
     ("KillOnDrop", "in two programs"),
     ("NetworkMode", "of a policy, and the service's JSON"),
+    ("NetworkRule", "of a plan, and the service's JSON"),
+    (
+        "PendingChange",
+        "of the command line, and the service's JSON",
+    ),
     (
         "PermissionRequest",
         "the request, and the service's JSON of it",

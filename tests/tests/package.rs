@@ -112,6 +112,8 @@ fn packages() -> Option<Packages> {
         .env("IRONCAGE_BINARY", packaged_binary())
         .env("IRONCAGE_LARGEST", bytes.to_string())
         .env("IRONCAGE_DIST", place.path())
+        // The programs of a debug build are large, and nobody downloads these packages.
+        .env("IRONCAGE_COMPRESSION", "1")
         .env("SOURCE_DATE_EPOCH", MOMENT.0))
     .ok()
     .stdout();

@@ -116,6 +116,18 @@ both! {
         template(stage, &["build", "kept", &tree.file()]).ok();
         image(stage, &["prune", "--all"]).ok();
         stage.run(&["-q", "--template", "kept"], &["/bin/ls", "/opt/made"]).ok();
+        // What no template is built on goes, and what one is built on stays: the next build has it.
+        tree.write(stage, "root = \"root\"\nsteps = [\"touch /opt/made\", \"touch /opt/more\"]\n");
+        template(stage, &["build", "other", &tree.file()]).ok();
+        template(stage, &["prune"]).ok();
+        let again = template(stage, &["build", "other", &tree.file()]).ok();
+        assert!(again.stderr.contains("step 1 of 2: cached") && again.stderr.contains("step 2 of 2: cached"), "{again:?}");
+        let before = left(stage, "images");
+        template(stage, &["rm", "other"]).ok();
+        assert_eq!(left(stage, "images"), before);
+        template(stage, &["prune"]).ok();
+        assert_eq!(left(stage, "images"), before - 1, "the image of its last step");
+        stage.run(&["-q", "--template", "kept"], &["/bin/ls", "/opt/made"]).ok();
         template(stage, &["rm", "kept"]).ok();
         stage.run(&["-q", "--template", "kept"], &["/bin/ls"]).ended(125).says("no template `kept`");
         image(stage, &["prune", "--all"]).ok();

@@ -45,6 +45,15 @@ pub enum LeasedFrom {
         device: u64,
         inode: u64,
     },
+    /// One name in a directory of the host, which may be there or not. The cage sees a directory with
+    /// only the leased names, and they are put in their place when the lease ends.
+    Name {
+        /// The directory, as it was decided upon.
+        device: u64,
+        inode: u64,
+        /// What has the name, by device and number.
+        existing: Option<(u64, u64)>,
+    },
     /// The cage's own view, which keeps changes aside.
     View,
     /// The same, of the cage that a scope is beside: the mount comes with the order.
@@ -79,6 +88,8 @@ pub enum MountHelperReply {
         holders: Vec<Holder>,
         /// Its mounts, as the kernel numbers them, while somebody uses it.
         mounts: Vec<u64>,
+        /// Why what was written under a leased name is not in its place.
+        misplaced: Option<String>,
     },
 }
 

@@ -1,14 +1,13 @@
-//! `bench image`: what an image costs: the start of a cage with one beside a start without, and
-//! unpacking one beside skopeo and umoci.
+//! `bench image`: what an image costs: the start of a cage with one beside a start without and beside
+//! other engines, the memory of each, and unpacking one beside skopeo and umoci.
 
-use crate::arm::Arm;
+use crate::image_engines::{Engine, EngineCandidate, IMAGE, clean, others};
 use crate::scratch::Scratch;
 use crate::statistics::{Shuffle, Summary};
 use crate::table::{Table, number};
 use crate::verdict::{Target, Verdict};
 use crate::{BenchError, HostFacts};
 use serde::Serialize;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +30,6 @@ const FILES: usize = 4000;
 const BYTES: usize = 12_000;
 const PER_DIRECTORY: usize = 100;
 const BUSYBOX: &str = "/bin/busybox";
-const IMAGE: &str = "localhost/bench:1";
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -57,7 +55,21 @@ pub struct ImageReport {
 struct ImageArm {
     name: &'static str,
     about: String,
-    milliseconds: Summary,
+    #[serde(flatten)]
+    outcome: ImageOutcome,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+enum ImageOutcome {
+    Measured {
+        milliseconds: Summary,
+        /// Of the engine's own processes while a command sleeps. An engine's daemon is not in it.
+        private_megabytes: Option<f64>,
+    },
+    Unavailable {
+        reason: String,
+    },
 }
 
 /// Makes an image, and measures starts and unpacking.
@@ -74,40 +86,49 @@ pub fn bench_image(request: &ImageRequest) -> Result<ImageReport, BenchError> {
     let host = HostFacts::now();
     let scratch = Scratch::new()?;
     let layout = make_layout(&scratch)?;
-    let [plain, image] = starts(request, &scratch, &layout)?;
+    let mut arms = starts(request, &scratch, &layout)?;
     let [ours, peers] = unpacking(request, &scratch, &layout)?;
-    let of = |times: &[Duration]| {
-        Summary::of_times(times).ok_or_else(|| BenchError::Request("no samples".to_owned()))
-    };
     let size = format!("{FILES} files of {BYTES} bytes in one layer, compressed");
-    let arms = vec![
-        ImageArm {
-            name: "start",
-            about: "`ironcage run -- /bin/true` with the host's system".to_owned(),
-            milliseconds: of(&plain)?,
-        },
-        ImageArm {
-            name: "start with an image",
-            about: "the same with `--image`".to_owned(),
-            milliseconds: of(&image)?,
-        },
-        ImageArm {
-            name: "ironcage image load",
-            about: format!("an OCI layout, {size}, to an empty store"),
-            milliseconds: of(&ours)?,
-        },
-        ImageArm {
-            name: "skopeo copy, umoci unpack",
-            about: "the same layout to another, and that to a directory".to_owned(),
-            milliseconds: of(&peers)?,
-        },
+    let unpacked = [
+        (
+            "ironcage image load",
+            format!("an OCI layout, {size}, to an empty store"),
+            ours,
+        ),
+        (
+            "skopeo copy, umoci unpack",
+            "the same layout to another, and that to a directory".to_owned(),
+            peers,
+        ),
     ];
-    let ratio = |above: usize, below: usize| {
-        arms[above].milliseconds.median / arms[below].milliseconds.median
+    let mut unpack_medians = Vec::new();
+    for (name, about, times) in unpacked {
+        let milliseconds = summary(&times)?;
+        unpack_medians.push(milliseconds.median);
+        arms.push(ImageArm {
+            name,
+            about,
+            outcome: ImageOutcome::Measured {
+                milliseconds,
+                private_megabytes: None,
+            },
+        });
+    }
+    let median = |index: usize| match arms.get(index).map(|arm| &arm.outcome) {
+        Some(ImageOutcome::Measured { milliseconds, .. }) => milliseconds.median,
+        _ => f64::NAN,
+    };
+    let ratio = match unpack_medians.as_slice() {
+        [ours, peers] => ours / peers,
+        _ => f64::NAN,
     };
     let verdicts = vec![
-        Verdict::new("start with an image / start, by median", ratio(1, 0), START),
-        Verdict::new("load / skopeo and umoci, by median", ratio(2, 3), UNPACK),
+        Verdict::new(
+            "start with an image / start, by median",
+            median(1) / median(0),
+            START,
+        ),
+        Verdict::new("load / skopeo and umoci, by median", ratio, UNPACK),
     ];
     Ok(ImageReport {
         bench: "image",
@@ -119,6 +140,10 @@ pub fn bench_image(request: &ImageRequest) -> Result<ImageReport, BenchError> {
         arms,
         verdicts,
     })
+}
+
+fn summary(times: &[Duration]) -> Result<Summary, BenchError> {
+    Summary::of_times(times).ok_or_else(|| BenchError::Request("no samples".to_owned()))
 }
 
 /// Runs a program to its end, in the environment of the scratch.
@@ -149,7 +174,7 @@ fn execute(scratch: &Scratch, program: &Path, words: &[&str]) -> Result<Duration
 fn make_layout(scratch: &Scratch) -> Result<PathBuf, BenchError> {
     let tree = scratch.folder("tree")?;
     let bin = scratch.folder("tree/bin")?;
-    for name in ["busybox", "true"] {
+    for name in ["busybox", "true", "sleep"] {
         let to = bin.join(name);
         std::fs::copy(BUSYBOX, &to).map_err(BenchError::file("copy", to))?;
     }
@@ -173,40 +198,100 @@ fn make_layout(scratch: &Scratch) -> Result<PathBuf, BenchError> {
     Ok(layout)
 }
 
-/// Starts without the image and with it, in turns.
+/// Starts without the image and with it, and in other engines, in turns.
 fn starts(
     request: &ImageRequest,
     scratch: &Scratch,
     layout: &Path,
-) -> Result<[Vec<Duration>; 2], BenchError> {
+) -> Result<Vec<ImageArm>, BenchError> {
     let layout = layout.display().to_string();
     let load = ["image", "load", &layout, "--name", IMAGE];
     execute(scratch, &request.ironcage, &load)?;
-    let arm = |name: &str, flags: &[&str]| {
-        let words = ["run", "-q"]
-            .iter()
-            .chain(flags)
-            .chain(&["--", "/bin/true"]);
-        let words: Vec<OsString> = words.map(OsString::from).collect();
-        Arm::spawned(name, &request.ironcage, &words, scratch.work(), scratch)
-    };
-    let mut arms = [arm("start", &[])?, arm("image", &["--image", IMAGE])?];
-    let mut times = [Vec::new(), Vec::new()];
+    let archive = scratch.path("image.tar");
+    let archive_text = archive.display().to_string();
+    let export = ["image", "export", IMAGE, "--output", &archive_text];
+    execute(scratch, &request.ironcage, &export)?;
+    let bundle = scratch.path("system");
+    let bundle_text = bundle.display().to_string();
+    let image = format!("{layout}:bench");
+    let unpack = ["unpack", "--rootless", "--image", &image, &bundle_text];
+    execute(scratch, Path::new("/usr/bin/umoci"), &unpack)?;
+    let ours = [None, Some(IMAGE)].map(|image| Engine::ironcage(&request.ironcage, image));
+    let ours = ours.map(|engine| EngineCandidate {
+        name: engine.name,
+        engine: Ok(engine),
+    });
+    let others = others(scratch, &archive, &bundle.join("rootfs"));
+    let candidates: Vec<EngineCandidate> = ours.into_iter().chain(others).collect();
+    let measured = measure(request, scratch, &candidates);
+    clean(scratch, &candidates);
+    measured
+}
+
+fn measure(
+    request: &ImageRequest,
+    scratch: &Scratch,
+    candidates: &[EngineCandidate],
+) -> Result<Vec<ImageArm>, BenchError> {
+    // Without the first two there is nothing to compare.
+    let is_required = |index: usize| index < 2;
+    let mut states = Vec::new();
+    for candidate in candidates {
+        states.push(match &candidate.engine {
+            Ok(engine) => Ok((engine.arm(scratch)?, Vec::new())),
+            Err(reason) => Err(reason.clone()),
+        });
+    }
     let mut shuffle = Shuffle::new();
     for round in 0..WARM_UP + request.starts {
-        if round == WARM_UP {
-            times.iter_mut().for_each(Vec::clear);
-        }
-        for index in shuffle.order(arms.len()) {
-            let measured = arms[index].measure()?;
-            let elapsed = measured.map_err(|reason| BenchError::Failed {
-                arm: ["start", "start with an image"][index].to_owned(),
-                reason,
-            })?;
-            times[index].push(elapsed);
+        for index in shuffle.order(states.len()) {
+            let Some(Ok((arm, times))) = states.get_mut(index) else {
+                continue;
+            };
+            match arm.measure()? {
+                Ok(_) if round < WARM_UP => {}
+                Ok(elapsed) => times.push(elapsed),
+                Err(reason) if is_required(index) => {
+                    let arm = candidates[index].name.to_owned();
+                    return Err(BenchError::Failed { arm, reason });
+                }
+                Err(reason) => states[index] = Err(reason.to_string()),
+            }
         }
     }
-    Ok(times)
+    let mut arms = Vec::new();
+    for (index, (candidate, state)) in candidates.iter().zip(states).enumerate() {
+        let memory = match (&candidate.engine, &state) {
+            (Ok(engine), Ok(_)) => Some(engine.memory(scratch)),
+            _ => None,
+        };
+        let state = match (state, memory) {
+            (Ok(_), Some(Err(reason))) if is_required(index) => {
+                let arm = candidate.name.to_owned();
+                return Err(BenchError::Failed { arm, reason });
+            }
+            (Ok(_), Some(Err(reason))) => Err(reason.to_string()),
+            (Ok((_, times)), Some(Ok(bytes))) => Ok((times, bytes)),
+            (Ok(_), None) => Err("not measured".to_owned()),
+            (Err(reason), _) => Err(reason),
+        };
+        let about = match &candidate.engine {
+            Ok(engine) => engine.about.clone(),
+            Err(_) => "not measured".to_owned(),
+        };
+        arms.push(ImageArm {
+            name: candidate.name,
+            about,
+            outcome: match state {
+                Ok((times, bytes)) => ImageOutcome::Measured {
+                    milliseconds: summary(&times)?,
+                    private_megabytes: Some(bytes as f64 / (1024.0 * 1024.0)),
+                },
+                Err(reason) => ImageOutcome::Unavailable { reason },
+            },
+        });
+    }
+    Ok(arms)
 }
 
 /// Unpacks the image by each, in turns, every time to a place of its own.
@@ -252,20 +337,40 @@ impl fmt::Display for ImageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.host)?;
         writeln!(f, "{}\n", self.reproduce)?;
-        let mut table = Table::new(["arm", "median ms", "quartiles", "min ms", "p99 ms"]);
+        let mut table = Table::new([
+            "arm",
+            "median ms",
+            "quartiles",
+            "min ms",
+            "p99 ms",
+            "private MB",
+        ]);
         for arm in &self.arms {
+            let ImageOutcome::Measured {
+                milliseconds,
+                private_megabytes,
+            } = &arm.outcome
+            else {
+                continue;
+            };
             table.row([
                 arm.name.to_owned(),
-                number(arm.milliseconds.median, 2),
-                arm.milliseconds.spread(2),
-                number(arm.milliseconds.min, 2),
-                number(arm.milliseconds.p99, 2),
+                number(milliseconds.median, 2),
+                milliseconds.spread(2),
+                number(milliseconds.min, 2),
+                number(milliseconds.p99, 2),
+                private_megabytes.map_or_else(|| "-".to_owned(), |size| number(size, 2)),
             ]);
         }
         write!(f, "{table}")?;
         writeln!(f)?;
         for arm in &self.arms {
-            writeln!(f, "{}: {}", arm.name, arm.about)?;
+            match &arm.outcome {
+                ImageOutcome::Measured { .. } => writeln!(f, "{}: {}", arm.name, arm.about)?,
+                ImageOutcome::Unavailable { reason } => {
+                    writeln!(f, "{}: not measured: {reason}", arm.name)?;
+                }
+            }
         }
         for verdict in &self.verdicts {
             writeln!(f, "{verdict}")?;

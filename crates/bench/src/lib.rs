@@ -1,4 +1,5 @@
-//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory, the workspace, the network.
+//! The benchmarks behind `ironcage bench`: start, system calls, a mixed task, memory, the workspace, the network,
+//! the service.
 //!
 //! Each bench measures the `ironcage` program from outside, as a user would start it, beside
 //! the bare command and the peers that are installed, in interleaved rounds, so that a
@@ -15,6 +16,7 @@ mod exec;
 mod facts;
 mod field;
 mod floor;
+mod image_engines;
 mod images;
 mod intent;
 mod leases;
@@ -25,12 +27,14 @@ mod prepared;
 mod process_tree;
 mod resident;
 mod scratch;
+mod serve;
 mod start;
 mod statistics;
 mod steps;
 mod syscalls;
 mod table;
 mod task;
+mod tools;
 mod verdict;
 mod workspace;
 
@@ -52,11 +56,13 @@ pub use memory::{MemoryReport, MemoryRequest, bench_memory};
 pub use network::{NetworkBenchRequest, NetworkReport, bench_network, measure_network};
 pub use prepared::{PoolReport, bench_pool};
 pub use resident::{PrivateCgroupLaunch, serve_launches};
+pub use serve::{ServeReport, ServeRequest, bench_serve};
 pub use start::{StartReport, StartRequest, bench_start};
 pub use statistics::Summary;
 pub use steps::{StepsReport, bench_steps};
 pub use syscalls::{SyscallTimes, SyscallsReport, SyscallsRequest, bench_syscalls, time_syscalls};
 pub use task::{TaskReport, TaskRequest, bench_task};
+pub use tools::{ToolsReport, ToolsRequest, bench_tools};
 pub use verdict::{Target, Verdict};
 pub use workspace::{WorkspaceReport, WorkspaceRequest, bench_workspace};
 

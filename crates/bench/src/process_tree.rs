@@ -47,6 +47,10 @@ impl ProcessTree {
         self.processes.insert(process.pid, process);
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
     /// A process and all below it.
     pub(crate) fn below(&self, top: i32) -> Vec<&Process> {
         let mut found = Vec::new();

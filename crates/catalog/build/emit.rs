@@ -141,6 +141,66 @@ pub(crate) fn paths(path: &Path, key: &str, name: &str) -> Result<String, Failur
     Ok(code)
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SensitiveEntry {
+    path: String,
+    why: String,
+    #[serde(default)]
+    hidden: bool,
+    #[serde(default)]
+    holds: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SensitiveFile {
+    example: Vec<PathEntry>,
+    sensitive: Vec<SensitiveEntry>,
+}
+
+/// Names of files that often hold secrets, and of those that only look alike.
+pub(crate) fn sensitive(path: &Path) -> Result<String, Failure> {
+    let file: SensitiveFile = read(path)?;
+    check_paths(path, &file.example, true)?;
+    let mut code = String::new();
+    emit_paths(
+        &mut code,
+        "Names that only look alike.",
+        "EXAMPLES",
+        &file.example,
+    );
+    let mut known = BTreeSet::new();
+    code.push_str("/// Every entry.\npub static NAMES: &[Sensitive] = &[\n");
+    for entry in &file.sensitive {
+        let SensitiveEntry {
+            path: name,
+            why,
+            hidden,
+            holds,
+        } = entry;
+        check_reason(path, name, why)?;
+        if name.contains('/') || name.matches('*').count() > 1 || !known.insert(name) {
+            return Err(format!(
+                "{}: `{name}` is not one name with at most one star, or is there twice",
+                path.display()
+            ));
+        }
+        if !hidden && !holds.is_empty() {
+            return Err(format!(
+                "{}: `{name}` is not hidden, but says when",
+                path.display()
+            ));
+        }
+        let _ = writeln!(
+            code,
+            "    Sensitive {{ path: {name:?}, why: {why:?}, hidden: {hidden}, holds: &{holds:?} }},"
+        );
+    }
+    code.push_str("];\n");
+    Ok(code)
+}
+
 /// Places that are given by an explicit word only; absolute, or below `~/`.
 pub(crate) fn guarded(path: &Path) -> Result<String, Failure> {
     #[derive(Deserialize)]

@@ -18,6 +18,6 @@ pub mod toolchains;
 
 pub use explain::{Explanation, Explanations, NotExplained};
 pub use listed::{
-    Class, Executed, Fixed, GitKey, Listed, Masked, as_compared, credentials, executed, git,
-    guarded, is_like, protected, sensitive, system,
+    Class, Executed, Fixed, GitKey, Listed, Masked, Sensitive, as_compared, credentials, executed,
+    git, guarded, is_like, protected, sensitive, system,
 };

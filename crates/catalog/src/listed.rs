@@ -16,6 +16,29 @@ pub struct Listed {
     pub why: &'static str,
 }
 
+/// A name of files that often hold secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Sensitive {
+    /// The name, with at most one star.
+    pub path: &'static str,
+    pub why: &'static str,
+    /// Whether such a file of a workspace is hidden where the policy says so.
+    pub hidden: bool,
+    /// Only a file that has one of these in it is; every one where there are none.
+    pub holds: &'static [&'static str],
+}
+
+impl Sensitive {
+    /// Whether a file with this content is what its name says.
+    pub fn is_held_by(&self, content: &[u8]) -> bool {
+        let has = |text: &&str| {
+            let mut parts = content.windows(text.len());
+            parts.any(|part| part.eq_ignore_ascii_case(text.as_bytes()))
+        };
+        self.holds.is_empty() || self.holds.iter().any(has)
+    }
+}
+
 /// A path below `/proc` that is hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Masked {
@@ -60,13 +83,24 @@ pub mod credentials {
 
 /// Names of files that often hold secrets, at any depth; each has at most one star.
 pub mod sensitive {
-    use super::{Listed, is_like};
+    use super::{Listed, Sensitive, is_like};
     use std::ffi::OsStr;
     include!(concat!(env!("OUT_DIR"), "/sensitive.rs"));
 
+    fn entries(name: &OsStr) -> impl Iterator<Item = &'static Sensitive> {
+        let example = EXAMPLES.iter().any(|listed| is_like(listed.path, name));
+        let like = move |listed: &&Sensitive| !example && is_like(listed.path, name);
+        NAMES.iter().filter(like)
+    }
+
     /// The entry that a file name is like.
-    pub fn entry(name: &OsStr) -> Option<&'static Listed> {
-        NAMES.iter().find(|listed| is_like(listed.path, name))
+    pub fn entry(name: &OsStr) -> Option<&'static Sensitive> {
+        entries(name).next()
+    }
+
+    /// The entry that a file name is like, of those that are hidden in a workspace.
+    pub fn hidden(name: &OsStr) -> Option<&'static Sensitive> {
+        entries(name).find(|entry| entry.hidden)
     }
 }
 

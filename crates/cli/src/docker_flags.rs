@@ -20,7 +20,7 @@ const ANSWERS: &[(&[&str], &str)] = &[
     ),
     (
         &["-u", "--user"],
-        "a cage runs as you; `--root-inside` makes it user 0 inside, without privileges",
+        "`exec` runs as the user of the cage, which `ironcage run --user` sets",
     ),
     (
         &["--cap-add", "--privileged"],
@@ -191,9 +191,9 @@ mod tests {
     fn every_flag_in_the_table_is_unknown_somewhere_and_is_answered() {
         for (flags, hint) in ANSWERS {
             for flag in *flags {
-                // `run` has a -w of its own; `exec` has not.
+                // `run` has these; `exec` has not.
                 let line = match *flag {
-                    "-w" => "exec web -w /src ls".to_owned(),
+                    "-w" | "--workdir" | "-u" | "--user" => format!("exec web {flag} /src ls"),
                     flag => format!("run {flag} ls"),
                 };
                 let text = answer(&line).expect(&line);

@@ -112,10 +112,12 @@ fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {
                 Printable::new(&origin)
             )
         }
-        Some(HiddenBy::Credentials | HiddenBy::SystemSecret) | None => match kind {
-            HiddenKind::File => flags(home, path),
-            HiddenKind::Socket => hidden_sockets::flags(path),
-        },
+        Some(HiddenBy::Credentials | HiddenBy::SystemSecret | HiddenBy::Sensitive) | None => {
+            match kind {
+                HiddenKind::File => flags(home, path),
+                HiddenKind::Socket => hidden_sockets::flags(path),
+            }
+        }
     };
     Some(HiddenFile {
         path: path.to_owned(),

@@ -47,6 +47,9 @@ pub enum Action {
     },
     /// List images
     List {
+        /// List those of the store that all users share
+        #[arg(long)]
+        shared: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -72,6 +75,23 @@ pub enum Action {
         /// Also remove images with a name, unless a running cage uses them
         #[arg(long)]
         all: bool,
+    },
+    /// Copy images to the store that all users of this host share (as root)
+    ///
+    /// Everybody can run them, read-only and only by their digests: `ironcage run --image
+    /// sha256:...`. Prints the digests.
+    Share {
+        /// Names, or the first digits of digests
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+    /// Remove images from the store that all users share (as root)
+    ///
+    /// An image that a running cage uses is kept, with an error.
+    Unshare {
+        /// Digests, or their first digits
+        #[arg(required = true, value_name = "DIGEST")]
+        images: Vec<String>,
     },
     /// Make an image of what the last cage changed in its image
     ///

@@ -5,9 +5,11 @@
     reason = "the comments are help texts, and these have none of their own"
 )]
 
+use crate::error::InvalidValue;
 use clap::Subcommand;
 use ironcage_policy::Size;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Serve cages by HTTP
 ///
@@ -46,6 +48,56 @@ pub struct Options {
     /// Connections at once
     #[arg(long, value_name = "NUMBER", default_value_t = 4096)]
     pub max_connections: usize,
+    /// Keep N cages of PROFILE started in advance (can be repeated)
+    ///
+    /// Written as PROFILE=N, or PROFILE=N,memory=SIZE for requests that set this limit; PROFILE is
+    /// `default` for requests that name none. A request that differs in anything else that is fixed at
+    /// the start of a cage starts one of its own.
+    #[arg(long = "warm", value_name = "PROFILE=N")]
+    pub warm: Vec<WarmCages>,
+}
+
+/// Most cages of one profile that are started in advance.
+const MOST_WARM: usize = 1000;
+
+/// Cages that are started before they are created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WarmCages {
+    /// None for requests that name no profile.
+    pub profile: Option<String>,
+    pub count: usize,
+    pub memory: Option<Size>,
+}
+
+impl FromStr for WarmCages {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<WarmCages, InvalidValue> {
+        let invalid = || {
+            InvalidValue::new(
+                "number of warm cages",
+                text,
+                "PROFILE=N or PROFILE=N,memory=SIZE, with N from 1 to 1000",
+            )
+        };
+        let (profile, rest) = text.split_once('=').ok_or_else(invalid)?;
+        let (count, memory) = match rest.split_once(',') {
+            None => (rest, None),
+            Some((count, memory)) => {
+                let size = memory.strip_prefix("memory=").ok_or_else(invalid)?;
+                (count, Some(size.parse().map_err(|_| invalid())?))
+            }
+        };
+        let count: usize = count.parse().map_err(|_| invalid())?;
+        if profile.is_empty() || profile.starts_with('-') || !(1..=MOST_WARM).contains(&count) {
+            return Err(invalid());
+        }
+        Ok(WarmCages {
+            profile: (profile != "default").then(|| profile.to_owned()),
+            count,
+            memory,
+        })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -181,4 +233,41 @@ pub struct Places {
     /// The program that starts cages
     #[arg(long, hide = true)]
     pub ironcage: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_cages_are_a_profile_a_number_and_perhaps_a_memory_limit() {
+        let parsed = |text: &str| text.parse::<WarmCages>();
+        assert_eq!(
+            parsed("default=4").unwrap(),
+            WarmCages {
+                profile: None,
+                count: 4,
+                memory: None,
+            }
+        );
+        let python = parsed("python=2,memory=512M").unwrap();
+        assert_eq!(
+            (python.profile.as_deref(), python.count, python.memory),
+            (Some("python"), 2, Some(Size(512 << 20)))
+        );
+        for text in [
+            "",
+            "python",
+            "=4",
+            "--network=4",
+            "python=0",
+            "python=1001",
+            "python=-1",
+            "python=2,512M",
+            "python=2,memory=",
+            "python=2,memory=50%",
+        ] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
 }

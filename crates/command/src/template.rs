@@ -51,9 +51,13 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Remove images of steps that no template is built on
+    ///
+    /// A later build with such a step runs it again.
+    Prune,
     /// Remove templates
     ///
-    /// Images of their steps stay for later builds; `ironcage image prune --all` removes them.
+    /// Images of their steps stay for later builds; `ironcage template prune` removes them.
     Rm {
         /// Names
         #[arg(required = true, value_name = "NAME")]

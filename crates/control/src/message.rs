@@ -110,8 +110,21 @@ pub enum LeaseTarget {
         /// What is to be done with it.
         right: Right,
     },
+    /// A name in the directory whose descriptor is beside the message, for a scope: to be made,
+    /// written, replaced or removed.
+    Name {
+        /// One name, without a slash.
+        name: String,
+    },
     /// Anything but a path. A port comes with its listening socket.
     Other(Resource),
+}
+
+impl LeaseTarget {
+    /// Whether a descriptor of a file or directory comes with it.
+    pub fn has_path(&self) -> bool {
+        matches!(self, LeaseTarget::Path { .. } | LeaseTarget::Name { .. })
+    }
 }
 
 /// A question that is approved, and how.

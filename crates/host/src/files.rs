@@ -69,6 +69,11 @@ pub trait HostFiles {
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
     /// What is mounted below a directory, not at it.
     fn mounts_below(&self, path: &Path) -> Vec<PathBuf>;
+    /// The content of a regular file of at most this size; `None` where it cannot be had.
+    fn content(&self, path: &Path, largest: u64) -> Option<Vec<u8>> {
+        let _ = (path, largest);
+        None
+    }
     /// What is in a directory.
     fn list(&self, path: &Path) -> io::Result<Vec<(OsString, NodeType)>>;
 }
@@ -229,6 +234,10 @@ impl HostFiles for SystemFiles {
 
     fn read_ahead(&self, directory: &Path) {
         self.listings.read_ahead(directory);
+    }
+
+    fn content(&self, path: &Path, largest: u64) -> Option<Vec<u8>> {
+        ironcage_files::read(path, largest, ironcage_files::Links::Refuse).ok()
     }
 
     fn real(&self, path: &Path) -> io::Result<PathBuf> {

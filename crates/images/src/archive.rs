@@ -20,6 +20,9 @@ use std::path::Path;
 const NAME: &str = "org.opencontainers.image.ref.name";
 const FULL_NAME: &str = "io.containerd.image.name";
 
+/// Images in one archive, and names of one image. Each is a file in the store.
+const MOST_LISTED: usize = 1000;
+
 /// An entry of the list in an archive of `docker save`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -32,6 +35,7 @@ struct Saved {
 
 /// Loads every image of an archive or an OCI layout, or a plain directory as an image. `name` is for an
 /// image instead of its own; one that has none is named after the file. A plain directory needs one.
+/// `progress` is told how many layers are unpacked, and of how many.
 ///
 /// # Errors
 /// If there is no image in it, or one cannot be unpacked.
@@ -40,6 +44,7 @@ pub fn load(
     path: &Path,
     name: Option<&Reference>,
     limits: Limits,
+    progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Image>, ImageError> {
     let _adding = store.adding()?;
     // Without waiting: there may be a FIFO.
@@ -52,6 +57,7 @@ pub fn load(
             path,
             directory: &opened,
             limits,
+            progress,
         };
         // A directory that is not a layout is a system itself, if it is given a name.
         return match name {
@@ -84,6 +90,7 @@ pub fn load(
         path,
         directory: &directory,
         limits,
+        progress,
     }
     .load(name)
 }
@@ -93,6 +100,7 @@ struct Source<'a> {
     path: &'a Path,
     directory: &'a File,
     limits: Limits,
+    progress: &'a dyn Fn(usize, usize),
 }
 
 impl Source<'_> {
@@ -163,6 +171,7 @@ impl Source<'_> {
     }
 
     fn layout(&self, index: &Index, name: Option<&Reference>) -> Result<Vec<Image>, ImageError> {
+        listed(index.manifests.len(), "images")?;
         let mut images = Vec::new();
         for descriptor in &index.manifests {
             let (manifest, bytes) = self.manifest(descriptor)?;
@@ -183,7 +192,7 @@ impl Source<'_> {
             let names: Vec<Reference> = given.or_else(after_file).into_iter().collect();
             images.push(
                 self.store
-                    .add_image(&digest, &names, self.limits, |_, _| {})?,
+                    .add_image(&digest, &names, self.limits, self.progress)?,
             );
         }
         match images.is_empty() {
@@ -234,8 +243,10 @@ impl Source<'_> {
     }
 
     fn saved(&self, list: &[Saved], name: Option<&Reference>) -> Result<Vec<Image>, ImageError> {
+        listed(list.len(), "images")?;
         let mut images = Vec::new();
         for saved in list {
+            listed(saved.repo_tags.iter().flatten().count(), "names")?;
             let config = self.document(&saved.config)?;
             let config = config.ok_or_else(|| ImageError::Inconsistent {
                 why: format!("the configuration `{}` is missing", saved.config),
@@ -267,7 +278,7 @@ impl Source<'_> {
             };
             images.push(
                 self.store
-                    .add_image(&digest, &names, self.limits, |_, _| {})?,
+                    .add_image(&digest, &names, self.limits, self.progress)?,
             );
         }
         match images.is_empty() {
@@ -276,6 +287,15 @@ impl Source<'_> {
                 path: self.path.to_owned(),
             }),
         }
+    }
+}
+
+fn listed(count: usize, of: &str) -> Result<(), ImageError> {
+    match count <= MOST_LISTED {
+        true => Ok(()),
+        false => Err(ImageError::Inconsistent {
+            why: format!("it lists {count} {of}; at most {MOST_LISTED} are possible"),
+        }),
     }
 }
 

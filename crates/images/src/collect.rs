@@ -50,7 +50,7 @@ impl Store {
         Ok(pruned)
     }
 
-    fn remove_image(&self, image: &Image) -> Result<Pruned, ImageError> {
+    pub(crate) fn remove_image(&self, image: &Image) -> Result<Pruned, ImageError> {
         for name in &image.names {
             step();
             let path = self.root.join("names").join(escaped(name));
@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Removes layers and blobs that no image has, and what was never completed.
-    fn collect(&self, pruned: &mut Pruned) -> Result<(), ImageError> {
+    pub(crate) fn collect(&self, pruned: &mut Pruned) -> Result<(), ImageError> {
         let (mut layers, mut blobs) = (BTreeSet::new(), BTreeSet::new());
         for image in self.images()? {
             layers.extend(image.layers.iter().map(|layer| layer.hex().to_owned()));

@@ -6,6 +6,7 @@
 use crate::{Digest, ImageError, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The media types of documents and layers.
 pub mod media {
@@ -17,7 +18,9 @@ pub mod media {
     pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
     /// A manifest, as Docker names it.
     pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-    /// A configuration.
+    /// A configuration, as Docker names it.
+    pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
+    /// A configuration, as OCI names it.
     pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
     pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
     /// A layer that gzip compressed.
@@ -124,6 +127,20 @@ impl Manifest {
     /// If it has too many layers, or parts that are too large.
     pub fn check(&self) -> Result<(), ImageError> {
         let wrong = |why: String| Err(ImageError::Inconsistent { why });
+        if self.schema_version != 2 {
+            return wrong(format!(
+                "its manifest has schema version {}; 2 is supported",
+                self.schema_version
+            ));
+        }
+        // Registries keep other things in the same form: charts, signatures, models.
+        let config = self.config.media_type.as_str();
+        if !["", media::CONFIG, media::DOCKER_CONFIG].contains(&config) {
+            let config: String = config.chars().take(100).collect();
+            return wrong(format!(
+                "it is not a container image: its configuration has media type {config}"
+            ));
+        }
         let count = self.layers.len();
         if count == 0 || count > MAX_LAYERS {
             return wrong(format!(
@@ -179,6 +196,12 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
+    /// Where the image's own command starts. The top is what an image has that names nothing.
+    pub fn working_directory(&self) -> Option<&Path> {
+        let path = Path::new(&self.working_dir);
+        (path.is_absolute() && path.components().count() > 1).then_some(path)
+    }
+
     /// The number of the signal that asks it to end. `None` if the image names none.
     ///
     /// # Errors

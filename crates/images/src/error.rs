@@ -99,6 +99,18 @@ pub enum ImageError {
         name: String,
         template: String,
     },
+    /// An image of the shared store that a cage uses.
+    #[error("cannot remove {name}: a running cage of user {user} uses it")]
+    SharedInUse { name: String, user: u32 },
+    /// A shared store that not only root can change.
+    #[error(
+        "cannot use the shared store: {} is not a directory of root alone",
+        Printable::new(path)
+    )]
+    UnsafeShared { path: PathBuf },
+    /// A change of the shared store by somebody else than root.
+    #[error("cannot change the shared store: it is root's")]
+    SharedIsRoots,
     /// A template file that cannot be used.
     #[error("invalid template {}: {why}", Printable::new(path))]
     BadTemplate {
@@ -146,6 +158,10 @@ impl ImageError {
             ImageError::Missing { name } => Some(format!(
                 "`ironcage image pull {name}` fetches it, `ironcage image list` shows what is there"
             )),
+            ImageError::UnsafeShared { .. } => {
+                Some("it must belong to root, with mode 755: `chown root`, `chmod 755`".into())
+            }
+            ImageError::SharedIsRoots => Some("run it as root, for example with sudo".into()),
             ImageError::InUse { .. } => Some("stop the cage first; `ironcage ps` lists them".into()),
             ImageError::OfTemplate { template, .. } => {
                 Some(format!("`ironcage template rm {template}` removes the template first"))

@@ -16,11 +16,13 @@ mod flatten;
 #[doc(hidden)] // for the fuzzer in fuzz/
 pub mod fuzz;
 mod reference;
+mod shared;
 mod store;
 mod system;
 mod template;
 mod tree;
 mod unpack;
+mod user;
 
 pub use archive::load;
 pub use commit::commit;
@@ -29,7 +31,9 @@ pub use digest::{Digest, DigestWriter};
 pub use error::ImageError;
 pub use export::export;
 pub use reference::Reference;
+pub use shared::find;
 pub use store::{Blob, Image, ImageUse, Pruned, Store};
 pub use system::{SystemClaim, UPPER, WORK, WritableSystem};
-pub use template::{BuildRules, StepKey, Template, TemplateFile, TemplateName};
+pub use template::{BuildRules, StepKey, Template, TemplateFile, TemplateName, template_root};
 pub use unpack::{LayerNotes, Limits};
+pub use user::{ImageUser, UserError};

@@ -58,6 +58,8 @@ const LEAST_DIGITS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) root: PathBuf,
+    /// It is root's, and read by everybody.
+    pub(crate) shared: bool,
 }
 
 /// Content in the store.
@@ -105,7 +107,18 @@ pub struct ImageUse(#[expect(dead_code, reason = "the lock is what counts")] Own
 #[derive(Debug)]
 pub struct Adding(#[expect(dead_code, reason = "the lock is what counts")] OwnedFd);
 
+impl ImageUse {
+    pub(crate) fn of(held: OwnedFd) -> Self {
+        ImageUse(held)
+    }
+}
+
 impl Store {
+    /// Whether it is the store of all users, which nobody changes from a cage.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// The store in a directory, which is created if it is missing.
     ///
     /// # Errors
@@ -117,15 +130,14 @@ impl Store {
             let path = root.join(name);
             builder.create(&path).doing("create", path)?;
         }
-        Ok(Store {
-            root: root.to_owned(),
-        })
+        Ok(Store::at(root))
     }
 
     /// The same without creating anything, for who only reads.
     pub fn at(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
+            shared: false,
         }
     }
 
@@ -166,6 +178,9 @@ impl Store {
     /// # Errors
     /// If the image was removed meanwhile.
     pub fn use_image(&self, image: &Image) -> Result<ImageUse, ImageError> {
+        if self.shared {
+            return self.use_shared(image);
+        }
         let path = self.path("uses", &image.digest);
         let held = Self::lock_file(&path, FlockOperation::LockShared)?.doing("lock", &path)?;
         match self.path("images", &image.digest).exists() {
@@ -360,7 +375,7 @@ impl Store {
         limits: Limits,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Image, ImageError> {
-        let manifest: Manifest = parse(&self.document(manifest_digest)?, "the manifest")?;
+        let manifest = self.manifest(manifest_digest)?;
         let config = self.config(&manifest)?;
         let mut notes = LayerNotes::default();
         let mut size = 0_u64;
@@ -400,7 +415,8 @@ impl Store {
             source,
         })?;
         step();
-        self.write(&self.path("images", &image.digest), &text)?;
+        let mode = if self.shared { 0o644 } else { 0o600 };
+        self.write_with(&self.path("images", &image.digest), &text, mode)?;
         for name in names {
             step();
             self.name(name, &image.digest)?;
@@ -418,6 +434,9 @@ impl Store {
         let work = self.temporary_directory()?;
         let trees: Vec<PathBuf> = layers.iter().map(|layer| self.layer_tree(layer)).collect();
         flatten(&trees, &work.path)?;
+        if self.shared {
+            self.open_to_all(&work.path)?;
+        }
         fs::set_permissions(&work.path, fs::Permissions::from_mode(0o755))
             .doing("set the mode of", &work.path)?;
         step();
@@ -430,6 +449,10 @@ impl Store {
             Err(_) if place.exists() => Ok(()),
             Err(error) => Err(error).doing("create", place),
         }
+    }
+
+    pub(crate) fn manifest(&self, digest: &Digest) -> Result<Manifest, ImageError> {
+        parse(&self.document(digest)?, "the manifest")
     }
 
     /// The system of an image, as one tree.
@@ -463,7 +486,13 @@ impl Store {
     }
 
     pub(crate) fn write(&self, path: &Path, content: &[u8]) -> Result<(), ImageError> {
+        self.write_with(path, content, 0o600)
+    }
+
+    fn write_with(&self, path: &Path, content: &[u8], mode: u32) -> Result<(), ImageError> {
         let (temporary, mut file) = self.temporary_file()?;
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .doing("set the mode of", &temporary)?;
         file.write_all(content).doing("write", &temporary)?;
         file.sync_all().doing("write", &temporary)?;
         step();
@@ -472,6 +501,10 @@ impl Store {
 
     fn names(&self) -> Result<BTreeMap<String, Digest>, ImageError> {
         let mut names = BTreeMap::new();
+        // It has none, and nobody but root could read them.
+        if self.shared {
+            return Ok(names);
+        }
         for name in listed(&self.root.join("names"))? {
             let path = self.root.join("names").join(&name);
             let Some(shown) = name.to_str().and_then(unescaped) else {

@@ -66,7 +66,7 @@ impl Stage {
     fn load(&self, archive: &[u8]) -> Result<Vec<Image>, ImageError> {
         let path = self.top.path().join("archive.tar");
         fs::write(&path, archive).unwrap();
-        load(&self.store, &path, None, Limits::default())
+        load(&self.store, &path, None, Limits::default(), &|_, _| {})
     }
 
     fn entries(&self, directory: &str) -> usize {

@@ -12,11 +12,11 @@
 use crate::config::{MAX_DOCUMENT, parse};
 use crate::error::Doing as _;
 use crate::store::listed;
-use crate::{Digest, Image, ImageError, Reference, Store};
+use crate::{Digest, Image, ImageError, Pruned, Reference, Store};
 use ironcage_files::{Links, read};
 use ironcage_sys::faults::step;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -29,6 +29,8 @@ const POLICIES: &str = "policies";
 const RECORD: &str = ".json";
 /// Where the images of steps are named. They belong to no registry.
 const STEPS: &str = "localhost/template-step";
+/// Where directories that templates start from are named.
+const ROOTS: &str = "localhost/template-root";
 const MAX_NAME: usize = 64;
 
 /// A template file as it is written.
@@ -165,6 +167,24 @@ impl StepKey<'_> {
     }
 }
 
+/// The name of the image of a directory that templates start from.
+///
+/// # Errors
+/// Never for a digest.
+pub fn template_root(directory: &Path) -> Result<Reference, ImageError> {
+    let key = Digest::of(directory.as_os_str().as_encoded_bytes());
+    format!("{ROOTS}:{}", key.hex()).parse()
+}
+
+/// Whether a name was given by the build of a template, and by nobody else.
+fn is_of_build(name: &str) -> bool {
+    let of = |prefix: &str| {
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.starts_with(':'))
+    };
+    of(STEPS) || of(ROOTS)
+}
+
 /// A template that was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Template {
@@ -175,6 +195,9 @@ pub struct Template {
     pub base: String,
     /// The commands that were run.
     pub steps: Vec<String>,
+    /// What it was built on: the image that it starts from, and that of each step but the last.
+    #[serde(default)]
+    pub built_on: Vec<Digest>,
     pub profile: Option<String>,
     /// The digest of its policy.
     pub policy: Option<Digest>,
@@ -266,6 +289,36 @@ impl Store {
         let templates = self.templates()?;
         let found = templates.iter().find(|template| template.image == *image);
         Ok(found.map(|template| template.name.to_string()))
+    }
+
+    /// Removes images that builds have left and no template is built on. A later build that needs one
+    /// runs its steps again.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn prune_templates(&self) -> Result<Pruned, ImageError> {
+        let _lock = self.removing()?;
+        let mut kept = BTreeSet::new();
+        for template in self.templates()? {
+            kept.extend(template.built_on);
+            kept.insert(template.image);
+        }
+        let mut pruned = Pruned::default();
+        // Held until everything is removed that the images had.
+        let mut claims = Vec::new();
+        for image in self.images()? {
+            let is_left =
+                !image.names.is_empty() && image.names.iter().all(|name| is_of_build(name));
+            if !is_left || kept.contains(&image.digest) {
+                continue;
+            }
+            if let Some(claim) = self.claim_unused(&image.digest)? {
+                claims.push(claim);
+                pruned.images.extend(self.remove_image(&image)?.images);
+            }
+        }
+        self.collect(&mut pruned)?;
+        Ok(pruned)
     }
 
     /// Removes a template. Its image stays until `prune --all`.
@@ -378,6 +431,7 @@ mod tests {
             image: Digest::of(b"image"),
             base: "a:1".into(),
             steps: vec!["true".into()],
+            built_on: Vec::new(),
             profile: None,
             policy: Some(policy.clone()),
         };

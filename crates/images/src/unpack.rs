@@ -393,8 +393,12 @@ impl Unpacking<'_> {
             directory = match open(&so_far) {
                 Ok(directory) => directory,
                 Err(Errno::NOENT) => {
-                    mkdirat(&directory, part.as_os_str(), Mode::from(0o755))
-                        .doing("create", &so_far)?;
+                    match mkdirat(&directory, part.as_os_str(), Mode::from(0o755)) {
+                        Err(Errno::EXIST) => {
+                            return Err(refused(path, "its name leads through a link to nothing"));
+                        }
+                        made => made.doing("create", &so_far)?,
+                    }
                     open(&so_far).doing("open", &so_far)?
                 }
                 Err(Errno::NOTDIR) if is_deletion(directory.as_fd(), part.as_os_str()) => {

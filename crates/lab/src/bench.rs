@@ -4,7 +4,7 @@ use crate::missing;
 use ironcage_bench as bench;
 use ironcage_command::error::{CliError, CommandResult};
 use ironcage_command::json;
-use ironcage_command::lab::bench::{Args, Bench, Corpus};
+use ironcage_command::lab::bench::{Args, Bench, Corpus, ToolCorpus};
 use ironcage_programs::Program;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -55,6 +55,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
         Bench::Calls { runs } => {
             let report = bench::bench_calls(&bench::CallsRequest { ironcage, runs });
+            print(&report.map_err(failed)?, json)
+        }
+        Bench::Tools {
+            corpus: ToolCorpus::Agentdojo,
+            python,
+            policies,
+        } => {
+            let report = bench::bench_tools(&bench::ToolsRequest { python, policies });
             print(&report.map_err(failed)?, json)
         }
         Bench::Image { starts, runs } => {
@@ -181,6 +189,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 files,
             };
             let report = bench::bench_workspace(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Serve { runs, burst, idle } => {
+            let request = bench::ServeRequest {
+                ironcage,
+                runs,
+                burst,
+                idle,
+            };
+            let report = bench::bench_serve(&request).map_err(failed)?;
             print(&report, json)
         }
         Bench::Memory { cages, network } => {

@@ -97,6 +97,11 @@ pub fn clone_part(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, LayerErr
 }
 
 impl Source {
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.directory
+    }
+
     /// A part of a view that was cloned already.
     pub fn of_view(tree: OwnedFd) -> Result<Source, LayerError> {
         let stat = doing(fstat(&tree), || "examine the leased object".into())?;

@@ -237,6 +237,9 @@ fn files(source: &Source<'_>) -> Section {
             format!("hidden in the run ({})", pattern.origin),
         );
     }
+    if max.hide_sensitive.value {
+        section.set("hide-sensitive", "true", "as in the run");
+    }
     match toolchain {
         Some(seen) if max.toolchains.value => section.set(
             "toolchains",

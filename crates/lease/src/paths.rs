@@ -72,7 +72,8 @@ pub(crate) fn find(
         let name = name.clone();
         return Err(LeaseReason::PathExecuted { name }.into());
     }
-    if let Some(decided) = by_base(plan, leases, wanted) {
+    let sensitive = wanted.right == Right::Read && plan.asks_to_read(wanted.path);
+    if !sensitive && let Some(decided) = by_base(plan, leases, wanted) {
         return Err(decided);
     }
     let part = strictest(leases, wanted, kept_aside)?;
@@ -80,8 +81,13 @@ pub(crate) fn find(
         path: path.to_owned(),
         right: wanted.right,
     };
+    let named = part.what.path == wanted.path;
     let part = Part {
-        mark: part.what.mark,
+        // What gives a directory does not give the secrets in it.
+        mark: match sensitive && !named {
+            true => Mark::Ask,
+            false => part.what.mark,
+        },
         origin: part.origin.clone(),
     };
     Ok((resource, part))
@@ -191,17 +197,24 @@ fn strictest<'a>(
             .filter(move |part| part.what.mark == mark)
     };
     // To be asked for before as much as that is had, wherever in it.
-    let kept_back = marked(Mark::Ask).find(|part| {
-        let LeasePath { path, right, .. } = &part.what;
-        let heard = !kept_aside || *right == Right::Write;
-        heard
-            && *right <= asked.right
-            && (asked.path.starts_with(path) || path.starts_with(asked.path))
-    });
-    let found = match (marked(Mark::Auto).find(gives), kept_back) {
-        (Some(auto), None) => Some(auto),
-        (Some(_), Some(ask)) => Some(ask),
-        (None, _) => marked(Mark::Ask).find(gives),
+    let kept_back = |auto: &Item<LeasePath>| {
+        marked(Mark::Ask).find(|part| {
+            let LeasePath { path, right, .. } = &part.what;
+            let heard = !kept_aside || *right == Right::Write;
+            heard
+                && *right <= asked.right
+                && Mark::asks_before(path, &auto.what.path)
+                && (asked.path.starts_with(path) || path.starts_with(asked.path))
+        })
+    };
+    let mut at_once = marked(Mark::Auto).filter(gives);
+    let found = match at_once.next() {
+        Some(first) => match kept_back(first) {
+            None => Some(first),
+            // Another one may be nearer than what asks.
+            ask => at_once.find(|auto| kept_back(auto).is_none()).or(ask),
+        },
+        None => marked(Mark::Ask).find(gives),
     };
     // A standing approval replaces asking.
     let asks = found.is_some_and(|part| part.what.mark == Mark::Ask);

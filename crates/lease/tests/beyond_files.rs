@@ -72,6 +72,8 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
             freeze: 12,
         },
         real_workspace: true,
+        sensitive_deeper: false,
+        shown: Vec::new(),
         homes: Vec::new(),
         i_know: false,
         questions: PermissionRequestTerms {

@@ -61,6 +61,8 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
             freeze: 12,
         },
         real_workspace: true,
+        sensitive_deeper: false,
+        shown: Vec::new(),
         homes: vec!["/home/ann".into()],
         i_know: false,
         questions: PermissionRequestTerms {
@@ -204,6 +206,12 @@ fn each_mark_does_what_it_says_and_the_strictest_wins() {
         part("/srv/b/private", READ, Mark::Ask),
         part("/srv/b/secret", READ, Mark::Deny),
         part("/srv/b/fixed", WRITE, Mark::Deny),
+        // Ask around what is given at once, and once more in it.
+        part("/srv/c", READ, Mark::Ask),
+        part("/srv/c/open", WRITE, Mark::Auto),
+        part("/srv/c/open/not", READ, Mark::Ask),
+        part("/srv/c/open/not/but", READ, Mark::Auto),
+        part("/srv/c/open/never", READ, Mark::Deny),
     ]);
     for (path, right, origin, wanted) in [
         ("/srv/a", READ, TOOL, "given"),
@@ -219,6 +227,15 @@ fn each_mark_does_what_it_says_and_the_strictest_wins() {
         ("/srv/b", READ, OPERATOR, "refused"),
         ("/srv/b/fixed", READ, TOOL, "given"),
         ("/srv/b/fixed", WRITE, OPERATOR, "refused"),
+        ("/srv/c", READ, TOOL, "refused"),
+        ("/srv/c/x", READ, TOOL, "asked"),
+        ("/srv/c/x", WRITE, OPERATOR, "refused"),
+        ("/srv/c/open/x", READ, TOOL, "given"),
+        ("/srv/c/open/x", WRITE, TOOL, "given"),
+        ("/srv/c/open/never", READ, OPERATOR, "refused"),
+        ("/srv/c/open/not", READ, TOOL, "asked"),
+        ("/srv/c/open/not/x", WRITE, TOOL, "asked"),
+        ("/srv/c/open/not/but/x", READ, TOOL, "given"),
         // Names that only begin alike.
         ("/srv/ab", READ, OPERATOR, "refused"),
         ("/srv", READ, OPERATOR, "refused"),
@@ -399,12 +416,17 @@ fn within(leases: &Leases, lease: &Lease) -> Result<(), String> {
     if parts().any(|part| part.mark == Mark::Deny && part.right <= *right && meets(part)) {
         return Err("a part denies it".into());
     }
-    let kept_back =
-        parts().any(|part| part.mark == Mark::Ask && part.right <= *right && meets(part));
-    let auto = parts().any(|part| part.mark == Mark::Auto && gives(part));
+    // A part that asks counts where it lies in the one that gives at once, or is the same.
+    let asked = |auto: &LeasePath| {
+        parts().any(|part| {
+            let nearer = part.path.components().count() >= auto.path.components().count();
+            part.mark == Mark::Ask && part.right <= *right && meets(part) && nearer
+        })
+    };
+    let auto = parts().any(|part| part.mark == Mark::Auto && gives(part) && !asked(part));
     let always = parts().any(|part| part.mark == Mark::Always && gives(part));
     match lease.approver {
-        Approver::Policy if !always && (kept_back || !auto) => {
+        Approver::Policy if !always && !auto => {
             return Err("nobody was asked".into());
         }
         Approver::Operator if lease.origin != OPERATOR => return Err("approved by nobody".into()),

@@ -3,6 +3,7 @@
 use crate::{HostRule, HttpRule, KeyPurpose, LimitKind, Printable, Publish, bytes_as_written};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// What may be done with a path.
@@ -47,6 +48,12 @@ impl Mark {
     /// Whether it gives anything by itself.
     pub const fn gives(self) -> bool {
         matches!(self, Mark::Auto | Mark::Ask)
+    }
+
+    /// Whether a part that asks about a path counts before one that gives at once: where it is no
+    /// wider than that one. A part that asks around one that gives does not.
+    pub fn asks_before(asks: &Path, gives: &Path) -> bool {
+        asks.starts_with(gives)
     }
 
     /// As it is written in policies.

@@ -1,8 +1,9 @@
 //! The command: its environment, where its program is looked for, where it starts.
 
-use crate::plan::{Command, Identity, Item, NodeKind, Plan, Variable, ViewOp};
-use crate::view::ViewPlan;
+use crate::plan::{Command, Identity, Item, NodeKind, Overlaid, Plan, Variable, ViewOp};
+use crate::view::{ViewPlan, name_of};
 use crate::{PlanError, Request, agent_help, network, wasm};
+use ironcage_host::{HostFiles, NodeType};
 use ironcage_model::{AwsRule, HTTP_PROXY, HTTPS_PROXY, Isolation};
 use ironcage_policy::{EnvRule, Origin, Policy, WorkspaceMode, bundles};
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ pub(crate) fn make(
     request: &Request,
     identity: &Identity,
     view: &ViewPlan,
+    files: &dyn HostFiles,
 ) -> Result<Command, PlanError> {
     if request.argv.is_empty() && !request.sticky {
         return Err(PlanError::NoCommand);
@@ -27,12 +29,15 @@ pub(crate) fn make(
     let env = environment(policy, request, identity, view);
     // An empty workspace has no directory below it to start in.
     let scratch = policy.workspace_mode.value == WorkspaceMode::Scratch;
-    let cwd = if scratch && request.cwd.starts_with(&request.workspace) {
+    let cwd = if let Some(workdir) = &request.workdir {
+        workdir
+    } else if scratch && request.cwd.starts_with(&request.workspace) {
         &request.workspace
     } else {
         &request.cwd
     };
-    if !is_visible(cwd, &view.ops) {
+    let is_named = request.workdir.is_some();
+    if !is_visible(cwd, &view.ops) || is_named && is_missing(cwd, &view.ops, files) {
         return Err(PlanError::WorkingDirectory { path: cwd.clone() });
     }
     let candidates = match request.argv.first() {
@@ -118,13 +123,26 @@ impl Plan {
     }
 }
 
+/// What programs see as the name of the user.
+fn user_name(request: &Request, identity: &Identity) -> String {
+    let listed = request
+        .image
+        .as_ref()
+        .and_then(|image| name_of(&image.passwd, identity.uid));
+    match (listed, identity.uid) {
+        (Some(name), _) => name.to_owned(),
+        (None, 0) => "root".into(),
+        (None, _) => "agent".into(),
+    }
+}
+
 fn environment(
     policy: &Policy,
     request: &Request,
     identity: &Identity,
     view: &ViewPlan,
 ) -> Vec<Item<Variable>> {
-    let user = if identity.uid == 0 { "root" } else { "agent" };
+    let user = user_name(request, identity);
     let mut variables: Vec<Item<Variable>> = Vec::new();
     let mut set = |name: OsString, value: OsString, origin: String| {
         variables.retain(|item| item.what.name != name);
@@ -136,7 +154,7 @@ fn environment(
     let built_in = || "built in".to_owned();
     set("PATH".into(), search_path(view), built_in());
     set("HOME".into(), request.home.clone().into(), built_in());
-    set("USER".into(), user.into(), built_in());
+    set("USER".into(), user.clone().into(), built_in());
     set("LOGNAME".into(), user.into(), built_in());
     set("SHELL".into(), "/bin/sh".into(), built_in());
     set("TMPDIR".into(), "/tmp".into(), built_in());
@@ -271,4 +289,36 @@ fn is_visible(path: &Path, ops: &[Item<ViewOp>]) -> bool {
                 .filter(|(_, kind)| *kind == NodeKind::Directory)
                 .is_some_and(|(target, _)| path.starts_with(target) || target.starts_with(path)),
         })
+}
+
+/// Whether the innermost tree around a directory does not have it. What links lead to is the
+/// kernel's to say.
+fn is_missing(path: &Path, ops: &[Item<ViewOp>], files: &dyn HostFiles) -> bool {
+    let trees = ops.iter().filter_map(|item| match &item.what {
+        ViewOp::Bind { source, target, .. } => Some((target, Some(source))),
+        ViewOp::Overlay {
+            of: Overlaid::System,
+            lower,
+            target,
+            ..
+        } => Some((target, Some(lower))),
+        ViewOp::Overlay { target, .. } => Some((target, None)),
+        ViewOp::Ephemeral { target, .. } => Some((target, None)),
+        _ => None,
+    });
+    let around = trees.filter(|(target, _)| path.starts_with(target));
+    let Some((target, Some(source))) = around.max_by_key(|(target, _)| target.components().count())
+    else {
+        return false;
+    };
+    let mut place = source.clone();
+    for part in path.strip_prefix(target).unwrap_or(Path::new("")) {
+        place.push(part);
+        match files.kind(&place) {
+            Some(NodeType::Directory) => {}
+            Some(NodeType::Symlink) => return false,
+            _ => return true,
+        }
+    }
+    false
 }

@@ -145,7 +145,7 @@ pub enum PlanError {
         why: NoOverlay,
     },
     /// A working directory outside of the view.
-    #[error("the working directory {} is not visible in the cage", shown(path))]
+    #[error("the working directory {} is not in the cage", shown(path))]
     WorkingDirectory {
         /// The path.
         path: PathBuf,
@@ -157,6 +157,16 @@ pub enum PlanError {
         origin: String,
         /// Why not, and what to do.
         why: String,
+    },
+    /// A user that the command cannot run as.
+    #[error("cannot run as user {uid} ({origin}): {why}")]
+    User {
+        /// Its ID inside.
+        uid: u32,
+        /// Who asks.
+        origin: String,
+        /// Why not.
+        why: &'static str,
     },
     /// No command.
     #[error("no command was given")]
@@ -237,7 +247,7 @@ impl PlanError {
             PlanError::Workspace { .. } => StartCode::WorkspaceRefused,
             PlanError::CopyOnWrite { .. } => StartCode::CopyOnWrite,
             PlanError::WorkingDirectory { .. } => StartCode::WorkingDirectory,
-            PlanError::Boot { .. } => StartCode::Unsupported,
+            PlanError::Boot { .. } | PlanError::User { .. } => StartCode::Unsupported,
             PlanError::NoCommand => StartCode::NoCommand,
             PlanError::UnknownSyscalls { .. } => StartCode::UnknownSyscalls,
             PlanError::Capability { .. } => StartCode::CapabilityRefused,

@@ -16,16 +16,16 @@ pub(crate) fn content(
 ) -> Option<String> {
     let home = request.home.display();
     let hostname = &policy.hostname.value;
-    let agent = identity.uid;
+    let (agent, group) = (identity.uid, identity.gid);
     Some(match name {
         "passwd" if agent == 0 => format!(
             "root:x:0:0:root:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ),
         "passwd" => format!(
-            "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{agent}:{agent}:agent:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+            "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{agent}:{group}:agent:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ),
         "group" if agent == 0 => "root:x:0:\nnogroup:x:65534:\n".into(),
-        "group" => format!("root:x:0:\ntty:x:5:\nagent:x:{agent}:\nnogroup:x:65534:\n"),
+        "group" => format!("root:x:0:\ntty:x:5:\nagent:x:{group}:\nnogroup:x:65534:\n"),
         "hosts" => format!(
             "127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback {hostname}\n"
         ),

@@ -4,7 +4,7 @@ use crate::bounds::milli_cpus;
 use crate::plan::{Access, Item, NodeKind, ViewOp, WriteRights, WriteRule};
 use crate::task::{TaskScope, TaskSource};
 use crate::view::{NEVER, ViewPlan};
-use crate::{PlanError, Request, bytes, guarded, network};
+use crate::{PlanError, Request, bytes, guarded, network, view};
 use ironcage_host::{HostCaps, HostFiles, NodeType};
 use ironcage_model::{Extent, Holders, LimitKind, Mark, Right, ShellMode, WordsMode};
 use ironcage_policy::{
@@ -102,6 +102,16 @@ pub struct Leases {
     pub drift: Drift,
     /// Whether the workspace is the real tree, so that a lease in it may be too.
     pub real_workspace: bool,
+    /// Whether files of the workspace with sensitive names are asked for that are not hidden,
+    /// because there are too many names to look at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sensitive_deeper: bool,
+    /// What the policy shows in the workspace by name.
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "bytes::path_list"
+    )]
+    pub shown: Vec<PathBuf>,
     /// Home directories, for what is guarded in them.
     #[serde(serialize_with = "bytes::path_list")]
     pub homes: Vec<PathBuf>,
@@ -208,7 +218,7 @@ pub(crate) fn make(
     policy: &Policy,
     request: &Request,
     (host, files): (&HostCaps, &dyn HostFiles),
-    matched: &[(PathBuf, String)],
+    (matched, sensitive_deeper): (&[(PathBuf, String)], bool),
 ) -> Result<Option<Leases>, PlanError> {
     let ceiling = &policy.ceiling;
     if !ceiling.is_given() {
@@ -260,6 +270,8 @@ pub(crate) fn make(
             freeze: ceiling.drift.freeze.value,
         },
         real_workspace: policy.workspace_mode.value == WorkspaceMode::Direct,
+        sensitive_deeper,
+        shown: view::sensitive::shown(policy, &request.workspace),
         homes: guarded::known_homes(request),
         i_know: request.i_know,
         questions: PermissionRequestTerms::of(&policy.questions),
@@ -385,7 +397,7 @@ fn closed(
 
 /// Makes the view ready for leases: directories in which a leased one can appear, and Landlock
 /// rules above them, because those only ever tighten.
-pub(crate) fn prepare(leases: &Leases, view: &mut ViewPlan) {
+pub(crate) fn prepare(leases: &Leases, files: &dyn HostFiles, view: &mut ViewPlan) {
     for item in &leases.paths {
         let LeasePath { path, right, mark } = &item.what;
         let in_view = view.ops.iter().any(|op| {
@@ -413,15 +425,27 @@ pub(crate) fn prepare(leases: &Leases, view: &mut ViewPlan) {
             // Before the root is sealed, which is last.
             view.ops.insert(view.ops.len().saturating_sub(1), directory);
         }
+        // A file, or one that is to be made, is leased by its name in the directory around it: then
+        // that one is mounted.
+        let is_directory = files
+            .node(path)
+            .is_some_and(|node| node.kind == NodeType::Directory);
+        let above = match is_directory {
+            true => parent,
+            false => parent
+                .parent()
+                .filter(|above| *above != Path::new("/"))
+                .unwrap_or(parent),
+        };
         let ruled = view.write_rules.iter().any(|rule| {
-            rule.what.rights == WriteRights::Tree && parent.starts_with(&rule.what.path)
+            rule.what.rights == WriteRights::Tree && above.starts_with(&rule.what.path)
         });
         if *right == Right::Write && !ruled {
             // On the directory above: a rule on a mount point itself does not cover what is
             // mounted there later. What is beside it stays read-only by its mount.
             view.write_rules.push(Item {
                 what: WriteRule {
-                    path: parent.to_owned(),
+                    path: above.to_owned(),
                     rights: WriteRights::Tree,
                 },
                 origin: item.origin.clone(),

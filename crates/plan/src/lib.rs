@@ -47,6 +47,7 @@ mod task;
 mod toolchains;
 mod trust;
 mod upstream;
+mod user;
 mod view;
 mod wasm;
 mod workspace;
@@ -75,7 +76,8 @@ pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{
     AskedHost, BootRequest, ChangeLayer, ChangePlace, GitPlace, GpgAgent, GpgAgentKey, ImageRoot,
-    KeptPlaces, KeyAgents, OwnDirectories, Request, SshAgent, SshAgentKey, ToolSettings,
+    KeptPlaces, KeyAgents, OwnDirectories, Request, RunUser, SshAgent, SshAgentKey, ToolSettings,
+    UserOrigin,
 };
 pub use signing::{
     GpgSigning, KeyProblem, LoginHost, PlannedGpgKey, PlannedSshKey, Signing, SshSigning,

@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{
     NoCapability, PlanError, Request, boot, bounds, command, filter, isolation, keys, leases,
-    microvm, network, oci, signing, sockets, system_root, taint, trust, view, wasm,
+    microvm, network, oci, signing, sockets, system_root, taint, trust, user, view, wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -26,6 +26,8 @@ pub fn make(
     host: &HostCaps,
     files: &dyn HostFiles,
 ) -> Result<Plan, PlanError> {
+    let of_user = user::policy(policy, request)?;
+    let policy = of_user.as_ref().unwrap_or(policy);
     let boot = boot::make(policy, request)?;
     let booted = boot.is_some().then(|| boot::policy(policy));
     let policy = booted.as_ref().unwrap_or(policy);
@@ -85,11 +87,19 @@ pub fn make(
     }
     let leases = match isolation {
         Isolation::Namespace if boot.is_some() => None,
-        Isolation::Namespace | Isolation::Wasm => {
-            leases::make(policy, request, (host, files), &view.matched)?
-        }
+        Isolation::Namespace | Isolation::Wasm => leases::make(
+            policy,
+            request,
+            (host, files),
+            (&view.matched, view.sensitive_deeper),
+        )?,
         Isolation::Microvm => {
-            let made = leases::make(policy, request, (host, files), &view.matched)?;
+            let made = leases::make(
+                policy,
+                request,
+                (host, files),
+                (&view.matched, view.sensitive_deeper),
+            )?;
             made.map(|leases| microvm::leases(leases, &mut view.notes))
         }
         Isolation::Oci | Isolation::Chroot | Isolation::Landlock => None,
@@ -106,7 +116,7 @@ pub fn make(
         }
     }
     if let Some(leases) = &leases {
-        leases::prepare(leases, &mut view);
+        leases::prepare(leases, files, &mut view);
     } else if policy.ceiling.is_given() {
         view.notes.push(match boot {
             Some(_) => "the policy's ceiling has no effect: a booted system has no leases, scopes or child cages".into(),
@@ -114,7 +124,7 @@ pub fn make(
         });
     }
     let bounds = bounds::make(&policy.limits, host);
-    let mut command = command::make(policy, request, &identity, &view)?;
+    let mut command = command::make(policy, request, &identity, &view, files)?;
     if isolation == Isolation::Wasm {
         wasm::prepare(
             &mut view.ops,
@@ -207,6 +217,7 @@ pub fn make(
         )?);
     }
     let mut notes = view.notes;
+    notes.extend(user::note(policy, request));
     notes.extend(command::not_passed(policy, request));
     notes.extend(keys::not_passed(policy, network.as_ref(), request));
     notes.extend(network.iter().flat_map(crate::network_notes::of));
@@ -395,10 +406,14 @@ fn identity(
             map: IdMap::Own { uid, gid },
         });
     }
-    let id = if policy.root_inside.value { 0 } else { AGENT };
+    let (uid, gid) = match user::chosen(policy, request)? {
+        Some(user) => (user.uid, user.gid),
+        None if policy.root_inside.value => (0, 0),
+        None => (AGENT, AGENT),
+    };
     Ok(Identity {
-        uid: id,
-        gid: id,
+        uid,
+        gid,
         map: match host.privilege {
             Privilege::Root => IdMap::Range { count: RANGE },
             Privilege::User => IdMap::Own {

@@ -129,6 +129,28 @@ pub struct ImageRoot {
     pub layers: Option<PathBuf>,
 }
 
+/// A user that the command is to run as, instead of the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunUser {
+    /// Its name inside, if it has one.
+    pub name: Option<String>,
+    /// User ID inside.
+    pub uid: u32,
+    /// Group ID inside.
+    pub gid: u32,
+    /// Who names it.
+    pub origin: UserOrigin,
+}
+
+/// Who names a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UserOrigin {
+    /// The flag `--user`.
+    Flag,
+    /// An image of this name.
+    Image(String),
+}
+
 /// A request to boot the system of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootRequest {
@@ -227,6 +249,10 @@ pub struct Request {
     pub root: Option<PathBuf>,
     /// An image that does.
     pub image: Option<ImageRoot>,
+    /// The user that a flag or the image names.
+    pub user: Option<RunUser>,
+    /// Where the command starts inside, if not in the working directory outside.
+    pub workdir: Option<PathBuf>,
     /// The command is an init system.
     pub boot: Option<BootRequest>,
     /// The OCI runtime to use, by name or absolute path; `None` takes the first that is found.

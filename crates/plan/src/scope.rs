@@ -1,7 +1,8 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
-use crate::{PathStatus, Plan, ScopeOf, ViewOp, locate};
+use crate::{HiddenBy, PathStatus, Plan, ScopeOf, ViewOp, WriteRights, locate};
 use ironcage_model::{ASK_SOCKET, ShellMode};
+use ironcage_policy::sensitive;
 use std::path::Path;
 
 impl Plan {
@@ -99,6 +100,45 @@ impl Plan {
     /// Whether a path lies in the cage's own storage, as far as scopes share it.
     pub fn is_shared_storage(&self, path: &Path) -> bool {
         self.shares_storage() && matches!(locate(self, path).standing, PathStatus::Ephemeral)
+    }
+
+    /// Whether a path of the workspace is read by nobody who did not ask for it, because its name
+    /// tells that it holds secrets. It need not be hidden: in a large workspace not every name is
+    /// looked at.
+    pub fn asks_to_read(&self, path: &Path) -> bool {
+        let Some(leases) = &self.leases else {
+            return false;
+        };
+        let named = || path.file_name().and_then(sensitive::hidden).is_some();
+        let shown = || leases.shown.iter().any(|shown| path.starts_with(shown));
+        let deeper = leases.sensitive_deeper && path.starts_with(&self.workspace);
+        let candidate = deeper || self.hides_sensitive(path);
+        candidate
+            && named()
+            && !shown()
+            && matches!(
+                locate(self, path).hidden_by,
+                None | Some(HiddenBy::Sensitive)
+            )
+    }
+
+    /// Whether a path is hidden because of its name.
+    fn hides_sensitive(&self, path: &Path) -> bool {
+        let mut ops = self.view.iter().map(|item| &item.what);
+        ops.any(|op| {
+            matches!(op, ViewOp::Hide { target, by: HiddenBy::Sensitive, .. } if target == path)
+        })
+    }
+
+    /// Whether Landlock lets something that is mounted on a directory be written: a rule on the
+    /// directory itself does not cover it, one above does.
+    pub fn lets_write_below(&self, directory: &Path) -> bool {
+        !self.landlock
+            || self.write_rules.iter().any(|rule| {
+                rule.what.rights == WriteRights::Tree
+                    && rule.what.path != directory
+                    && directory.starts_with(&rule.what.path)
+            })
     }
 
     /// Whether a path lies in a place that a scope takes over, or one lies in it.

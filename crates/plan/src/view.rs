@@ -7,6 +7,9 @@ mod host_caches;
 mod image;
 mod overlay;
 mod patterns;
+pub(crate) mod sensitive;
+
+pub(crate) use image::name_of;
 
 use crate::network::Network;
 use crate::plan::{
@@ -34,6 +37,8 @@ pub(crate) struct ViewPlan {
     pub(crate) absent: Vec<PathBuf>,
     /// What patterns of the policy hide, with the origin.
     pub(crate) matched: Vec<(PathBuf, String)>,
+    /// Whether there are names in the workspace that were not looked at for sensitive ones.
+    pub(crate) sensitive_deeper: bool,
 }
 
 /// Where links to processes, terminals and files of the cage itself lead.
@@ -82,6 +87,7 @@ pub(crate) fn make(
             notes: Vec::new(),
             absent: Vec::new(),
             matched: Vec::new(),
+            sensitive_deeper: false,
         },
         granted: Vec::new(),
         below_home: Vec::new(),

@@ -325,7 +325,21 @@ impl Ceiling {
                 Mark::Always => part.mark == Mark::Always,
                 _ => part.mark.gives() && part.mark <= mark,
             };
-            enough && part.right >= right && path.starts_with(&part.path)
+            enough
+                && part.right >= right
+                && path.starts_with(&part.path)
+                && !(mark == Mark::Auto && self.asks_in(part, path, right))
+        })
+    }
+
+    /// Whether a part that gives at once does not, because of one that asks about a path or about
+    /// something in it.
+    pub(crate) fn asks_in(&self, auto: &CeilingPath, path: &Path, right: Right) -> bool {
+        self.paths.iter().map(|part| &part.value).any(|part| {
+            part.mark == Mark::Ask
+                && part.right <= right
+                && Mark::asks_before(&part.path, &auto.path)
+                && (path.starts_with(&part.path) || part.path.starts_with(path))
         })
     }
 

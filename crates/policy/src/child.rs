@@ -135,6 +135,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     child.profile = parent.profile.clone();
     child.isolation = parent.isolation.clone();
     child.in_memory = parent.in_memory.clone();
+    child.hide_sensitive = parent.hide_sensitive.clone();
     child.unprotect = parent.unprotect.clone();
     child.questions = parent.questions.clone();
     child.taint = parent.taint.clone();

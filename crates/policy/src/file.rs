@@ -90,6 +90,9 @@ pub struct FilesSection {
     /// other visible paths, `config/*.key` in one directory. Patterns hide what exists when the cage starts.
     #[schemars(with = "Vec<String>")]
     pub hide: Vec<Spanned<String>>,
+    /// Whether files of the workspace with sensitive names, such as `.env` and private keys, are hidden unless a lease grants them.
+    #[schemars(with = "Option<bool>")]
+    pub hide_sensitive: Option<Spanned<bool>>,
     /// Whether toolchains outside the system directories that are on the caller's PATH are readable.
     #[schemars(with = "Option<bool>")]
     pub toolchains: Option<Spanned<bool>>,
@@ -307,7 +310,7 @@ pub struct NetworkLimitsSection {
     pub body: Option<Spanned<String>>,
 }
 
-/// The upper bound for leases of a running cage: nothing grants more, whoever asks. `deny` wins over `ask`, and `ask` over `auto`.
+/// The upper bound for leases of a running cage: nothing grants more, whoever asks. `deny` wins. Between `ask` and `auto`, the part closer to a path counts, and `ask` if they are equal; elsewhere `ask` wins.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CeilingSection {

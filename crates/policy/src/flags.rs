@@ -202,6 +202,7 @@ impl FlagLayer {
             write_direct: paths("--write", &self.write_direct)?,
             hide: paths("--hide", &self.hide)?,
             hide_matching: each("--hide", self.hide_matching.iter().cloned()),
+            hide_sensitive: None,
             toolchains: one("--no-toolchains", self.no_toolchains.then_some(false)),
             host_caches: one("--host-caches", self.host_caches.then_some(true)),
             keep: each("--state", self.kept(home)?),

@@ -43,6 +43,7 @@ pub(crate) struct Fragment {
     pub(crate) write_direct: Vec<Sourced<PathBuf>>,
     pub(crate) hide: Vec<Sourced<PathBuf>>,
     pub(crate) hide_matching: Vec<Sourced<HidePattern>>,
+    pub(crate) hide_sensitive: Option<Sourced<bool>>,
     pub(crate) toolchains: Option<Sourced<bool>>,
     pub(crate) host_caches: Option<Sourced<bool>>,
     pub(crate) state_limit: Option<Sourced<Size>>,
@@ -148,6 +149,8 @@ impl Check<'_> {
             write_direct: self.each(&file.files.write_direct, path)?,
             hide: self.each(&paths, path)?,
             hide_matching: self.each(&patterns, Self::hide_pattern)?,
+            hide_sensitive: self
+                .one(&file.files.hide_sensitive, |_, value| Ok(*value.get_ref()))?,
             toolchains: self.one(&file.files.toolchains, |_, value| Ok(*value.get_ref()))?,
             host_caches: self.one(&file.state.host_caches, |_, value| Ok(*value.get_ref()))?,
             state_limit: self.one(&file.state.limit, Self::quantity)?,

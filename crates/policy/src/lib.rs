@@ -56,8 +56,8 @@ pub use flags::FlagLayer;
 pub use granted::granted;
 pub use hide::{HidePattern, Progress};
 pub use ironcage_catalog::{
-    Executed, Fixed, GitKey, Listed, Masked, caches, capabilities, commands, credentials, executed,
-    git, guarded, keys, protected, syscalls, system, toolchains,
+    Executed, Fixed, GitKey, Listed, Masked, Sensitive, caches, capabilities, commands,
+    credentials, executed, git, guarded, keys, protected, sensitive, syscalls, system, toolchains,
 };
 pub use narrow::is_no_wider;
 pub use network::{

@@ -32,6 +32,9 @@ pub(crate) fn from_defaults(
         write_direct: defaults.write_direct,
         hide: defaults.hide,
         hide_matching: defaults.hide_matching,
+        hide_sensitive: defaults
+            .hide_sensitive
+            .ok_or(Incomplete("files.hide-sensitive"))?,
         toolchains: defaults.toolchains.ok_or(Incomplete("files.toolchains"))?,
         host_caches: defaults
             .host_caches
@@ -127,6 +130,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     append(&mut policy.write_direct, fragment.write_direct);
     append(&mut policy.hide, fragment.hide);
     append(&mut policy.hide_matching, fragment.hide_matching);
+    replace(&mut policy.hide_sensitive, fragment.hide_sensitive);
     replace(&mut policy.toolchains, fragment.toolchains);
     replace(&mut policy.host_caches, fragment.host_caches);
     replace(&mut policy.state_limit, fragment.state_limit);

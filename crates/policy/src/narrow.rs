@@ -58,6 +58,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
         && all_in(&b.hide_matching, &a.hide_matching)
         && a.in_memory.value >= b.in_memory.value
+        && a.hide_sensitive.value >= b.hide_sensitive.value
         && a.toolchains.value <= b.toolchains.value
         && a.host_caches.value <= b.host_caches.value
         && a.state_limit.value <= b.state_limit.value
@@ -216,6 +217,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         &mut fragment.side_channels,
         |given| *given >= base.side_channels.value,
         |given| given.name().to_owned(),
+    );
+    dropped.keep_if(
+        "files.hide-sensitive",
+        &mut fragment.hide_sensitive,
+        |given| *given >= base.hide_sensitive.value,
+        bool::to_string,
     );
     dropped.keep_if(
         "files.toolchains",

@@ -35,7 +35,10 @@ const SECTIONS: &[(&str, &[&str])] = &[
         ],
     ),
     ("workspace", &["mode", "in-memory", "unprotect"]),
-    ("files", &["read", "write", "write-direct", "hide"]),
+    (
+        "files",
+        &["read", "write", "write-direct", "hide", "hide-sensitive"],
+    ),
     ("env", &["pass", "set"]),
     (
         "process",

@@ -314,6 +314,8 @@ pub struct Policy {
     /// Patterns of such paths.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hide_matching: Vec<Sourced<crate::HidePattern>>,
+    /// Whether files of the workspace with sensitive names are hidden.
+    pub hide_sensitive: Sourced<bool>,
     /// Whether toolchains that the caller's PATH names are readable.
     pub toolchains: Sourced<bool>,
     /// Whether the host's caches can be read through those that are kept.

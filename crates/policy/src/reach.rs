@@ -88,7 +88,10 @@ impl<'a> Reach<'a> {
         !denied
             && paths.iter().any(|part| {
                 let part = &part.value;
-                part.mark <= through && part.right >= right && path.starts_with(&part.path)
+                part.mark <= through
+                    && part.right >= right
+                    && path.starts_with(&part.path)
+                    && !(through == Mark::Auto && self.policy.ceiling.asks_in(part, path, right))
             })
     }
 
@@ -228,6 +231,12 @@ impl<'a> Reach<'a> {
         beyond.unless(all, "without files.hide", "a pattern");
         for (key, own, most) in [
             ("files.toolchains", &inner.toolchains, &outer.toolchains),
+            // The other way round: it takes away.
+            (
+                "files.hide-sensitive",
+                &outer.hide_sensitive,
+                &inner.hide_sensitive,
+            ),
             ("state.host-caches", &inner.host_caches, &outer.host_caches),
             (
                 "process.root-inside",

@@ -105,6 +105,27 @@ fn an_untrusted_file_can_mark_more_and_not_ask_less() {
 }
 
 #[test]
+fn an_untrusted_file_gives_nothing_at_once_where_the_ceiling_asks() {
+    let stage = Stage::new();
+    let text = "[ceiling.auto.files]\nread = [\"~/datasets\"]\n[ceiling.ask.files]\nread = [\"~/datasets/a\"]\n";
+    fs::create_dir_all(stage.path("home").join("config")).unwrap();
+    stage.write("home/config/config.toml", text);
+    let gives = |own: &str| {
+        let text = format!("[ceiling.auto.files]\nread = [\"{own}\"]\n");
+        stage.write("home/project/ironcage.toml", &text);
+        let mut sources = stage.sources();
+        sources.user_config_dir = Some(stage.path("home/config"));
+        let resolved = resolve(&sources).unwrap();
+        let paths = &resolved.policy.ceiling.paths;
+        let place = stage.path("home").join(own.trim_start_matches("~/"));
+        paths.iter().any(|part| part.value.path == place)
+    };
+    // Nearer than what asks, it would be given at once.
+    assert!(!gives("~/datasets/a/b"));
+    assert!(gives("~/datasets/c"));
+}
+
+#[test]
 fn an_untrusted_file_that_widens_gets_nothing_and_is_told_about() {
     let stage = Stage::new();
     let without = stage.resolve();

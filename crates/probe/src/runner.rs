@@ -31,6 +31,8 @@ pub(crate) struct Runner {
     /// What the launcher's file must contain.
     launcher_content: Vec<u8>,
     launcher_name: String,
+    /// A system of nothing but directories, for an adapter that boots one.
+    system: PathBuf,
     /// System calls that the sandbox says it lets through.
     declared: Option<Vec<String>>,
     progress: bool,
@@ -69,12 +71,19 @@ impl Runner {
             .layout
             .install_launcher(&launcher_name, &launcher_content)?;
         stage.params.launcher.clone_from(&launcher);
+        let system = launcher.with_file_name("system");
+        if adapter.boots {
+            for name in ["etc", "sbin", "usr", "var"] {
+                std::fs::create_dir_all(system.join(name))?;
+            }
+        }
         let mut runner = Runner {
             stage,
             adapter,
             launcher,
             launcher_content,
             launcher_name,
+            system,
             declared: None,
             progress,
             off: Vec::new(),

@@ -30,6 +30,9 @@ struct DockerConfig {
 #[serde(default)]
 struct Login {
     auth: Option<String>,
+    /// What some registries of cloud providers give instead of a password.
+    #[serde(rename = "identitytoken")]
+    identity_token: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,10 +60,10 @@ enum CredentialError {
     #[error("{program} gave no user name and secret")]
     HelperAnswer { program: String },
     #[error(
-        "{program} has an identity token, which is not supported; \
+        "{place} has an identity token, which is not supported; \
          log in with a password or access token"
     )]
-    IdentityToken { program: String },
+    IdentityToken { place: String },
 }
 
 /// The files that may hold credentials, the first that has them wins.
@@ -120,6 +123,11 @@ fn from_config(
     for key in &keys {
         let helper = config.cred_helpers.get(key);
         let listed = config.auths.get(key);
+        let token = listed.and_then(|login| login.identity_token.as_deref());
+        if token.is_some_and(|token| !token.is_empty()) {
+            let place = format!("the entry `{key}`");
+            return Err(CredentialError::IdentityToken { place });
+        }
         if let Some(auth) = listed
             .and_then(|login| login.auth.as_deref())
             .filter(|auth| !auth.is_empty())
@@ -180,7 +188,7 @@ fn from_helper(name: &str, key: &str) -> Result<RegistryAuth, CredentialError> {
         return Err(CredentialError::HelperAnswer { program });
     };
     match answer.username == TOKEN {
-        true => Err(CredentialError::IdentityToken { program }),
+        true => Err(CredentialError::IdentityToken { place: program }),
         false => Ok(RegistryAuth::Basic(answer.username, answer.secret)),
     }
 }
@@ -219,7 +227,12 @@ mod tests {
         ] {
             assert!(basic(auth).is_err(), "{auth}");
         }
-        let helper = config(r#"{"credHelpers":{"ghcr.io":"../../bin/sh"}}"#);
-        assert!(from_config(&helper, "ghcr.io").is_err());
+        for text in [
+            r#"{"credHelpers":{"ghcr.io":"../../bin/sh"}}"#,
+            r#"{"auths":{"ghcr.io":{"auth":"MDA6","identitytoken":"secret"}}}"#,
+        ] {
+            let error = from_config(&config(text), "ghcr.io").unwrap_err();
+            assert!(!in_full(&error).to_string().contains("secret"));
+        }
     }
 }

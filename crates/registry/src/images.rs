@@ -1,5 +1,6 @@
 //! The commands.
 
+use crate::progress::Progress;
 use crate::{image_error, pull};
 use ironcage_command::error::CliError;
 use ironcage_command::image::Action;
@@ -23,11 +24,32 @@ pub(crate) fn run(store: &Store, workspace: Option<&Path>, action: Action) -> Re
         }
         Action::Load { path, name } => {
             let name = name.as_deref().map(reference).transpose()?;
-            let images = load(store, &path, name.as_ref(), Limits::default());
+            let progress = Progress::new(false);
+            let unpacking = |done, of| progress.unpacking(done, of);
+            let images = load(store, &path, name.as_ref(), Limits::default(), &unpacking);
+            drop(progress);
             let images = images.map_err(|error| image_error(&error))?;
             images.iter().try_for_each(|image| added(image, false))
         }
-        Action::List { json } => list(store, json),
+        Action::List { json, shared } => match shared {
+            true => list(&Store::shared().map_err(|error| image_error(&error))?, json),
+            false => list(store, json),
+        },
+        Action::Share { images } => {
+            let shared = Store::open_shared().map_err(|error| image_error(&error))?;
+            images.iter().try_for_each(|name| {
+                let image = shared.share(store, &find(store, name)?);
+                let image = image.map_err(|error| image_error(&error))?;
+                print(&image.digest.to_string())
+            })
+        }
+        Action::Unshare { images } => {
+            let shared = Store::open_shared().map_err(|error| image_error(&error))?;
+            images.iter().try_for_each(|name| {
+                let removed = shared.unshare(name).map_err(|error| image_error(&error))?;
+                print(&told(&removed))
+            })
+        }
         Action::Show { image, json } => show(&find(store, &image)?, json),
         Action::Rm { images } => {
             for name in images {
@@ -133,7 +155,7 @@ fn dropped(image: &Image) -> Vec<String> {
     .collect()
 }
 
-fn told(pruned: &Pruned) -> String {
+pub(crate) fn told(pruned: &Pruned) -> String {
     let images = match pruned.images.as_slice() {
         [] => "removed no images".to_owned(),
         some => format!("removed {}", some.join(", ")),

@@ -23,12 +23,34 @@ struct Registry {
     #[serde(default)]
     blocked: bool,
     #[serde(default)]
+    insecure: bool,
+    #[serde(default)]
     mirror: Vec<Mirror>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Mirror {
     location: String,
+    #[serde(default)]
+    insecure: bool,
+}
+
+/// A place to fetch an image from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// What the image is called there.
+    pub(crate) reference: Reference,
+    /// Whether the file says to leave out TLS there.
+    pub(crate) insecure: bool,
+}
+
+impl Source {
+    fn itself(image: &Reference) -> Source {
+        Source {
+            reference: image.clone(),
+            insecure: false,
+        }
+    }
 }
 
 /// The user's file, which replaces the system's.
@@ -40,16 +62,16 @@ fn file() -> Option<PathBuf> {
 }
 
 /// The places to fetch an image from, in order.
-pub(crate) fn sources(image: &Reference) -> Result<Vec<Reference>, CliError> {
+pub(crate) fn sources(image: &Reference) -> Result<Vec<Source>, CliError> {
     let Some(path) = file() else {
-        return Ok(vec![image.clone()]);
+        return Ok(vec![Source::itself(image)]);
     };
     let text = read_text(&path, MAX_FILE, Links::Follow)
         .map_err(|error| CliError::new(format!("cannot read mirrors: {error}")))?;
     of(&text, image, &path)
 }
 
-fn of(text: &str, image: &Reference, path: &Path) -> Result<Vec<Reference>, CliError> {
+fn of(text: &str, image: &Reference, path: &Path) -> Result<Vec<Source>, CliError> {
     let registries: Registries = toml::from_str(text).map_err(|error| {
         CliError::new(format!(
             "cannot read {}: {}",
@@ -70,7 +92,7 @@ fn of(text: &str, image: &Reference, path: &Path) -> Result<Vec<Reference>, CliE
         })
         .max_by_key(|(_, _, length)| *length);
     let Some((registry, below, _)) = best else {
-        return Ok(vec![image.clone()]);
+        return Ok(vec![Source::itself(image)]);
     };
     if registry.blocked {
         return Err(CliError::new(format!(
@@ -82,14 +104,24 @@ fn of(text: &str, image: &Reference, path: &Path) -> Result<Vec<Reference>, CliE
         .location
         .as_deref()
         .unwrap_or(&full[..full.len() - below.len()]);
-    let locations = registry
-        .mirror
-        .iter()
-        .map(|mirror| mirror.location.as_str());
-    locations
-        .chain([own])
-        .map(|location| at(location, below, image))
-        .collect()
+    let mirrors = registry.mirror.iter();
+    let locations = mirrors.map(|mirror| (mirror.location.as_str(), mirror.insecure));
+    let sources = locations
+        .chain([(own, registry.insecure)])
+        .map(|(location, insecure)| {
+            let reference = at(location, below, image)?;
+            if insecure && !reference.is_loopback() {
+                return Err(CliError::new(format!(
+                    "cannot use {location} without TLS: it is not on this machine"
+                ))
+                .hint(format!("remove `insecure = true` from {}", path.display())));
+            }
+            Ok(Source {
+                reference,
+                insecure,
+            })
+        });
+    sources.collect()
 }
 
 /// What follows a prefix, if the name is below it.
@@ -118,7 +150,22 @@ mod tests {
     fn sources(text: &str, image: &str) -> Vec<String> {
         let image = image.parse().unwrap();
         let found = of(text, &image, Path::new("registries.conf")).unwrap();
-        found.iter().map(ToString::to_string).collect()
+        let names = found.iter().map(|source| source.reference.to_string());
+        names.collect()
+    }
+
+    #[test]
+    fn tls_is_left_out_for_this_machine_only() {
+        let image = "python:3.12".parse().unwrap();
+        let of = |mirror: &str| {
+            let text = format!(
+                "[[registry]]\nlocation = \"docker.io\"\n[[registry.mirror]]\nlocation = \"{mirror}/hub\"\ninsecure = true\n"
+            );
+            super::of(&text, &image, Path::new("registries.conf"))
+        };
+        let sources = of("localhost:5000").unwrap();
+        assert!(sources[0].insecure && !sources[1].insecure, "{sources:?}");
+        assert!(of("mirror.example:5000").is_err());
     }
 
     const MIRRORS: &str = r#"

@@ -53,13 +53,14 @@ pub(crate) fn pull(
     let sources = mirrors::sources(image)?;
     let last = sources.len().saturating_sub(1);
     for (index, source) in sources.iter().enumerate() {
-        let insecure = insecure && source.is_loopback();
-        let fetch = Fetch::new(store, source, insecure, quiet)?;
+        let insecure = source.insecure || insecure && source.reference.is_loopback();
+        let fetch = Fetch::new(store, &source.reference, insecure, quiet)?;
         match runtime.block_on(fetch.image(image)) {
             Ok(image) => return Ok(image),
             Err(error) if index == last => return Err(error),
             Err(error) => {
-                anstream::eprintln!("ironcage: mirror {}: {}", source.registry, error.message());
+                let registry = &source.reference.registry;
+                anstream::eprintln!("ironcage: mirror {registry}: {}", error.message());
             }
         }
     }
@@ -158,9 +159,7 @@ impl<'a> Fetch<'a> {
             .collect();
         self.store
             .add_image(&digest, &names, Limits::default(), |done, of| {
-                if done < of {
-                    progress.unpacking(done + 1, of);
-                }
+                progress.unpacking(done, of);
             })
             .map_err(add)
     }

@@ -1,13 +1,14 @@
 //! `ironcage template`: runs the steps of a template file in cages, and keeps what they lead to.
 
 use crate::image_error;
-use crate::images::{print, print_json};
+use crate::images::{print, print_json, told};
+use crate::progress::Progress;
 use ironcage_command::error::CliError;
 use ironcage_command::template::Action;
 use ironcage_files::{Links, read, read_text};
 use ironcage_images::{
     Digest, Image, ImageError, Limits, Reference, StepKey, Store, Template, TemplateFile,
-    TemplateName, commit, load,
+    TemplateName, commit, load, template_root,
 };
 use ironcage_model::Printable;
 use std::collections::BTreeMap;
@@ -37,6 +38,10 @@ pub(crate) fn run(store: &Store, ironcage: &Path, action: Action) -> Result<(), 
         }
         Action::List { json } => list(store, json),
         Action::Show { name, json } => show(store, &parsed(&name)?, json),
+        Action::Prune => {
+            let pruned = store.prune_templates();
+            print(&told(&pruned.map_err(|error| image_error(&error))?))
+        }
         Action::Rm { names } => {
             for name in names {
                 let name = parsed(&name)?;
@@ -166,6 +171,7 @@ impl<'a> Build<'a> {
         let (base, mut image) = self.base()?;
         let place = Workspace::new(self.store, &self.directory, &self.files)?;
         let count = self.file.steps.len();
+        let mut built_on = Vec::new();
         for (index, command) in self.file.steps.iter().enumerate() {
             let label = format!("step {} of {count}", index + 1);
             let key = StepKey {
@@ -175,6 +181,7 @@ impl<'a> Build<'a> {
                 files: &self.files,
             };
             let known = key.image().map_err(|error| image_error(&error))?;
+            built_on.push(image.digest.clone());
             image = match self.store.image(&known.to_string()) {
                 Ok(image) if !no_cache => {
                     self.say(&format!("{label}: cached: {}", shortened(command)));
@@ -191,6 +198,7 @@ impl<'a> Build<'a> {
             image: image.digest.clone(),
             base,
             steps: self.file.steps.clone(),
+            built_on,
             profile: self.file.profile.clone(),
             policy: self.policy.as_deref().map(Digest::of),
         };
@@ -214,10 +222,17 @@ impl<'a> Build<'a> {
     fn base(&self) -> Result<(String, Image), CliError> {
         if let Some(root) = &self.file.root {
             let path = self.directory.join(root);
-            let name = Digest::of(path.as_os_str().as_encoded_bytes());
-            let name = format!("localhost/template-root:{}", name.hex());
-            let name: Reference = name.parse().map_err(|error| image_error(&error))?;
-            let images = load(self.store, &path, Some(&name), Limits::default());
+            let name = template_root(&path).map_err(|error| image_error(&error))?;
+            let progress = Progress::new(self.quiet);
+            let unpacking = |done, of| progress.unpacking(done, of);
+            let images = load(
+                self.store,
+                &path,
+                Some(&name),
+                Limits::default(),
+                &unpacking,
+            );
+            drop(progress);
             let images = images.map_err(|error| image_error(&error))?;
             let image = images.into_iter().next().ok_or_else(|| {
                 CliError::new(format!("cannot use {}: no system in it", path.display()))

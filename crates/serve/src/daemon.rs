@@ -51,6 +51,14 @@ struct Pipes {
     _exec: Connection,
 }
 
+impl Pipes {
+    /// Whether the other side is there, and says nothing unasked.
+    fn live(&self) -> bool {
+        let mut byte = [0];
+        matches!(self.from.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
 /// A connection while it is used.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -81,13 +89,21 @@ impl Daemon {
     fn take_idle(&self) -> Option<Pipes> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some((since, pipes)) = idle.pop() {
-            let mut byte = [0];
-            let lives = matches!(pipes.from.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-            if lives && since.elapsed() < IDLE {
+            if pipes.live() && since.elapsed() < IDLE {
                 return Some(pipes);
             }
         }
         None
+    }
+
+    /// Keeps the connections that live for another while. Whether there is one.
+    pub(crate) fn renew_idle(&self) -> bool {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain_mut(|(since, pipes)| {
+            *since = Instant::now();
+            pipes.live()
+        });
+        !idle.is_empty()
     }
 
     /// Drops connections that nobody used for a while.

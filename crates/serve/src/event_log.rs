@@ -41,13 +41,13 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Default)]
-struct Events {
+struct KeptEvents {
     /// Number of the event that comes next.
     next: u64,
     last: VecDeque<Arc<ProjectEvent>>,
 }
 
-impl Events {
+impl KeptEvents {
     fn oldest(&self) -> u64 {
         self.next - self.last.len() as u64
     }
@@ -58,7 +58,7 @@ impl Events {
 pub(crate) struct EventLog {
     /// Numbers begin again with the service: those of another one are told apart by this.
     service: u64,
-    projects: Mutex<HashMap<String, Events>>,
+    projects: Mutex<HashMap<String, KeptEvents>>,
     told: Notify,
     stopping: watch::Sender<bool>,
 }
@@ -82,7 +82,7 @@ impl EventLog {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Events>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, KeptEvents>> {
         self.projects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl EventLog {
     /// The events of a project from a number on.
     pub(crate) fn from(&self, project: &str, from: u64, most: usize) -> Following {
         let projects = self.lock();
-        let none = Events::default();
+        let none = KeptEvents::default();
         let events = projects.get(project).unwrap_or(&none);
         let Some(skip) = from.checked_sub(events.oldest()) else {
             return Following::Missed;

@@ -190,6 +190,18 @@ fn exposition(engine: &Engine, key: &Key) -> String {
     for (result, count) in counts {
         text.sample(name, &[("result", result)], count.load(Ordering::Relaxed));
     }
+    let (warm, adopted) = engine.warm_cages();
+    let name = "ironcage_warm_cages";
+    text.family(name, "gauge", "Cages that are started and not created.");
+    for (profile, ready) in &warm {
+        text.sample(name, &[("profile", profile)], ready);
+    }
+    text.one(
+        "ironcage_warm_creations_total",
+        "counter",
+        "Creations that got a warm cage.",
+        adopted,
+    );
     text.one(
         "ironcage_limited_total",
         "counter",

@@ -1,6 +1,6 @@
 //! The command line, and the life of the service.
 
-use crate::engine::{Engine, Settings};
+use crate::engine::{Engine, Settings, check_warm};
 use crate::keys::{Key, KeyError, Keys, SCOPES, Scope};
 use crate::listen::{Address, Listener};
 use crate::projects::{Ceiling, Project, Projects, Quota};
@@ -263,15 +263,21 @@ fn project(places: &Places, action: ProjectAction) -> CommandResult {
     Ok(0)
 }
 
-/// Where cages without a directory have their workspace: not below the service's own files, which
-/// cages must not see.
-fn workspaces() -> Result<PathBuf, CliError> {
+fn home() -> Result<PathBuf, CliError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let home = home.filter(|home| home.is_absolute()).ok_or_else(|| {
+    home.filter(|home| home.is_absolute()).ok_or_else(|| {
         CliError::new("cannot find your home directory: HOME is not an absolute path")
             .hint("set HOME to your home directory")
-    })?;
-    Ok(home.join(".local/share/ironcage"))
+    })
+}
+
+/// The directory of the user's configuration, as `ironcage` finds it.
+fn config(home: &Path) -> PathBuf {
+    let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let named = named.filter(|path| path.is_absolute());
+    named
+        .unwrap_or_else(|| home.join(".config"))
+        .join("ironcage")
 }
 
 /// Lets this process open as many files as it may: a connection takes one, and a cage that is used some.
@@ -310,17 +316,26 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         .map_err(|error| CliError::from_error(&error).hint(error.hint()))?;
     let code_interpreter = options.code_interpreter.as_deref();
     let code_interpreter = code_interpreter.map(interpreter).transpose()?;
+    let home = home()?;
     let settings = Settings {
         data: places.data.clone(),
-        workspaces: workspaces()?,
+        // Not below the service's own files, which cages must not see.
+        workspaces: home.join(".local/share/ironcage"),
+        config: config(&home),
+        home,
         ironcage: places.ironcage.clone(),
         inside,
         most_cages: options.max_cages,
         rate: options.rate,
         internet: options.allow_internet,
         code_interpreter,
+        warm: options.warm.clone(),
     };
     make(&settings.workspaces.join("empty"))?;
+    check_warm(&settings).map_err(|why| {
+        CliError::new(format!("cannot keep cages warm: {why}"))
+            .hint("leave this profile out of --warm; its cages start when they are created")
+    })?;
     let engine = Engine::open(settings).map_err(|error| {
         CliError::from_error(&error)
             .hint("one service uses a data directory at a time: is another one running?")
@@ -342,12 +357,14 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         let shown = listener.address().unwrap_or(address);
         anstream::println!("ironcage serve: listening on {shown}");
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
+        tokio::spawn(std::sync::Arc::clone(&engine).keep_warm());
         let router = router::router(std::sync::Arc::clone(&engine));
         let end = async {
             ended().await;
             engine.events.stop();
         };
         listen::serve(listener, router, options.max_connections, end).await;
+        engine.end_warm_cages().await;
         Ok(0)
     });
     // Tasks that wait for supervisors hold nothing that is lost.

@@ -16,6 +16,8 @@ const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
 const CHANGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("changes");
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
+/// Names of warm cages that nobody has yet, and since when.
+const WARM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("warm");
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +155,7 @@ impl Store {
         write.open_table(CREATIONS).map_err(using)?;
         write.open_table(CHANGES).map_err(using)?;
         write.open_table(SNAPSHOTS).map_err(using)?;
+        write.open_table(WARM).map_err(using)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
     }
@@ -248,23 +251,30 @@ impl Store {
             .transpose()?)
     }
 
-    /// A record and the creation that made it, together. Where the key has a creation already,
-    /// that one, and nothing is written.
-    pub(crate) fn put_creation(
+    /// A new record, and the creation of it that may be asked for again, together. Where its key has a
+    /// creation already, that one, and nothing is written. A warm cage of this name is one no more.
+    pub(crate) fn put_new(
         &self,
-        key: &str,
-        creation: &Creation,
         record: &CageRecord,
+        creation: Option<&(&str, Creation)>,
     ) -> Result<Option<Creation>, StoreError> {
-        let (value, cage) = (serde_json::to_vec(creation)?, serde_json::to_vec(record)?);
+        let cage = serde_json::to_vec(record)?;
         let write = self.0.begin_write().map_err(using)?;
         {
-            let mut creations = write.open_table(CREATIONS).map_err(using)?;
-            // Writers follow one another, so between this look and the commit is none.
-            if let Some(earlier) = creations.get(key).map_err(using)? {
-                return Ok(Some(serde_json::from_slice(earlier.value())?));
+            if let Some((key, creation)) = creation {
+                let value = serde_json::to_vec(&Creation {
+                    cage: record.name.clone(),
+                    ..creation.clone()
+                })?;
+                let mut creations = write.open_table(CREATIONS).map_err(using)?;
+                // Writers follow one another, so between this look and the commit is none.
+                if let Some(earlier) = creations.get(key).map_err(using)? {
+                    return Ok(Some(serde_json::from_slice(earlier.value())?));
+                }
+                creations.insert(key, value.as_slice()).map_err(using)?;
             }
-            creations.insert(key, value.as_slice()).map_err(using)?;
+            let mut warm = write.open_table(WARM).map_err(using)?;
+            warm.remove(record.name.as_str()).map_err(using)?;
             let mut cages = write.open_table(CAGES).map_err(using)?;
             cages
                 .insert(record.name.as_str(), cage.as_slice())
@@ -272,6 +282,28 @@ impl Store {
         }
         write.commit().map_err(using)?;
         Ok(None)
+    }
+
+    /// Warm cages that nobody has yet: their names, and since when.
+    pub(crate) fn warm(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(WARM).map_err(using)?;
+        let mut names = Vec::new();
+        for row in table.iter().map_err(using)? {
+            let (name, since) = row.map_err(using)?;
+            let since = serde_json::from_slice(since.value())?;
+            names.push((name.value().to_owned(), since));
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn put_warm(&self, name: &str, since: u64) -> Result<(), StoreError> {
+        let since = serde_json::to_vec(&since)?;
+        self.write(WARM, |table| table.insert(name, since.as_slice()).map(drop))
+    }
+
+    pub(crate) fn forget_warm(&self, name: &str) -> Result<(), StoreError> {
+        self.write(WARM, |table| table.remove(name).map(drop))
     }
 
     /// Whether a creation that may be asked for again names a record.
@@ -390,12 +422,22 @@ mod tests {
             cage: name.to_owned(),
             time: 1,
         };
-        let put = |name: &str| store.put_creation("team/k", &creation(name), &record(name));
+        let put = |name: &str| store.put_new(&record(name), Some(&("team/k", creation(""))));
         assert_eq!(put("one").unwrap(), None);
         assert_eq!(put("two").unwrap(), Some(creation("one")));
         let names: Vec<_> = store.cages().unwrap().into_iter().map(|r| r.name).collect();
         assert_eq!(names, ["one"]);
         store.forget_creation("team/k").unwrap();
         assert_eq!(put("two").unwrap(), None);
+        // A warm cage becomes one of a project with its record, and not with a creation that was earlier.
+        let warm = || {
+            let warm = store.warm().unwrap().into_iter();
+            warm.map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        store.put_warm("three", 1).unwrap();
+        assert_eq!(put("three").unwrap(), Some(creation("two")));
+        assert_eq!(warm(), ["three"]);
+        assert_eq!(store.put_new(&record("three"), None).unwrap(), None);
+        assert_eq!(warm(), [""; 0]);
     }
 }

@@ -1,10 +1,9 @@
 //! Forecasts the permission requests of commands under a plan, without running any: for the bench.
 
 use crate::intents::in_base;
-use crate::leases::look;
 use crate::needed::{Names, Need, Needed, Nesting};
 use ironcage_lease::{Decision, History, RequestedLease, RequestedPath, RequestedResource, decide};
-use ironcage_model::{Contact, LeaseOrigin, Resource, Scope, Taint, Term};
+use ironcage_model::{Contact, LeaseOrigin, Resource, Right, Scope, Taint, Term};
 use ironcage_plan::Plan;
 use std::path::PathBuf;
 
@@ -39,16 +38,20 @@ pub fn forecast(
     };
     for need in needed.needs {
         let resource = need.resource();
-        let seen = match &need {
-            Need::Host(rule) if in_base(plan, rule) => continue,
-            Need::Host(_) => None,
-            Need::Path { right, handle, .. } => match look(handle, *right) {
-                Ok(seen) => Some((seen, *right)),
-                Err(_) => {
-                    forecast.refused.push(resource);
-                    continue;
-                }
-            },
+        if matches!(&need, Need::Host(rule) if in_base(plan, rule)) {
+            continue;
+        }
+        let right = match &resource {
+            Resource::Path { right, .. } => *right,
+            _ => Right::Read,
+        };
+        let seen = match need.look() {
+            None => None,
+            Some(Ok(seen)) => Some((seen, right)),
+            Some(Err(_)) => {
+                forecast.refused.push(resource);
+                continue;
+            }
         };
         let what = match &seen {
             Some((seen, right)) => RequestedResource::Path(RequestedPath {

@@ -6,11 +6,13 @@
 
 mod remotes;
 
-use crate::path_lookup::{PathLookup, look_up};
-use ironcage_control::DeniedLease;
+use crate::leases::{SeenPath, look, look_at_name};
+use crate::path_lookup::{FoundName, PathLookup, look_up, look_up_for_scope};
+use ironcage_control::{DeniedLease, LeaseTarget};
 use ironcage_model::{Contact, Extent, HostRule, LeaseReason, Mark, Resource, Right};
 use ironcage_plan::Plan;
 use remotes::Remote;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -32,16 +34,60 @@ pub(crate) enum Need {
         /// What it is, whatever takes its place meanwhile.
         handle: OwnedFd,
     },
+    /// A file that a scope writes, makes, replaces or removes: one name of a directory.
+    Name(FoundName),
     Host(HostRule),
 }
 
 impl Need {
+    /// What is asked for, and the descriptor that comes with it.
+    pub(crate) fn target(self) -> (LeaseTarget, Option<OwnedFd>) {
+        match self {
+            Need::Path { right, handle, .. } => (LeaseTarget::Path { right }, Some(handle)),
+            Need::Name(FoundName { name, handle, .. }) => {
+                (LeaseTarget::Name { name }, Some(handle))
+            }
+            Need::Host(rule) => (LeaseTarget::Other(Resource::Host { rule }), None),
+        }
+    }
+
+    /// What is seen of it now, where it is a path.
+    pub(crate) fn look(&self) -> Option<io::Result<SeenPath>> {
+        match self {
+            Need::Path { right, handle, .. } => Some(look(handle, *right)),
+            Need::Name(found) => Some(look_at_name(&found.handle, &found.name)),
+            Need::Host(_) => None,
+        }
+    }
+
+    /// The path and what is to be done with it.
+    fn path(&self) -> Option<(PathBuf, Right)> {
+        match self {
+            Need::Path { path, right, .. } => Some((path.clone(), *right)),
+            Need::Name(found) => Some((found.path(), Right::Write)),
+            Need::Host(_) => None,
+        }
+    }
+
+    /// How deep it is mounted: a name is, where its directory is.
+    fn depth(&self) -> usize {
+        match self {
+            Need::Path { path, .. } => path.components().count(),
+            Need::Name(found) => found.directory.components().count(),
+            Need::Host(_) => 0,
+        }
+    }
+
     /// What a lease for it would be about.
     pub(crate) fn resource(&self) -> Resource {
         match self {
             Need::Path { path, right, .. } => Resource::Path {
                 path: path.to_string_lossy().into_owned(),
                 right: *right,
+            },
+            Need::Name(found) => Resource::Path {
+                path: found.path().to_string_lossy().into_owned(),
+                right: Right::Write,
             },
             Need::Host(rule) => Resource::Host { rule: rule.clone() },
         }
@@ -93,10 +139,8 @@ impl Needed {
         for (path, right) in paths {
             needed.path(plan, (&path, right), nesting);
         }
-        needed.needs.sort_by_key(|need| match need {
-            Need::Path { path, .. } => path.components().count(),
-            Need::Host(_) => 0,
-        });
+        needed.show_directories();
+        needed.needs.sort_by_key(Need::depth);
         for rule in hosts {
             let same = |need: &Need| matches!(need, Need::Host(known) if *known == rule);
             if !needed.needs.iter().any(same) {
@@ -109,54 +153,41 @@ impl Needed {
     /// What a path leads to, on the host, if the cage does not have it anyway. For what is not
     /// there yet and is to be made, the directory around it is asked for.
     fn path(&mut self, plan: &Plan, (path, right): (&Path, Right), nesting: Nesting) {
-        let reason = match look_up(plan, path, right) {
+        // What is made there is read and filled by the same command.
+        let is_made =
+            |need: &Need| matches!(need, Need::Name(found) if path.starts_with(found.path()));
+        if self.needs.iter().any(is_made) {
+            return;
+        }
+        let found = match nesting {
+            Nesting::Allowed => look_up_for_scope(plan, path, right),
+            Nesting::Merged => look_up(plan, path, right),
+        };
+        let reason = match found {
             PathLookup::Had { passing } => {
                 if passing && right == Right::Write {
                     self.passing.push(path.to_owned());
                 }
                 return;
             }
+            PathLookup::Name(found) => return self.add(Need::Name(found)),
             PathLookup::Found { path, handle } => {
                 // A directory that is read and in which something is written becomes one lease,
                 // where one could not end without the other.
-                let writes_inside = |need: &Need| match need {
-                    Need::Path {
-                        path: other,
-                        right: has,
-                        ..
-                    } => other.starts_with(&path) && *has > right,
-                    Need::Host(_) => false,
+                let writes_inside = |need: &Need| {
+                    let other = need.path();
+                    other.is_some_and(|(other, has)| other.starts_with(&path) && has > right)
                 };
                 let merged = nesting == Nesting::Merged;
                 let right = match merged && self.needs.iter().any(writes_inside) {
                     true => Right::Write,
                     false => right,
                 };
-                // One lease for what lies in another that gives as much.
-                let covered = |need: &Need| match need {
-                    Need::Path {
-                        path: other,
-                        right: has,
-                        ..
-                    } => path.starts_with(other) && *has >= right,
-                    Need::Host(_) => false,
-                };
-                if !self.needs.iter().any(covered) {
-                    self.needs.retain(|need| match need {
-                        Need::Path {
-                            path: other,
-                            right: has,
-                            ..
-                        } => !(other.starts_with(&path) && *has <= right),
-                        Need::Host(_) => true,
-                    });
-                    self.needs.push(Need::Path {
-                        path,
-                        right,
-                        handle,
-                    });
-                }
-                return;
+                return self.add(Need::Path {
+                    path,
+                    right,
+                    handle,
+                });
             }
             PathLookup::Neither(reason) => reason,
         };
@@ -168,6 +199,57 @@ impl Needed {
             reason: reason.into(),
             ask: false,
         });
+    }
+
+    /// One lease for what lies in another that gives as much.
+    fn add(&mut self, need: Need) {
+        let Some((path, right)) = need.path() else {
+            return;
+        };
+        let covers = |need: &Need| {
+            // A name covers what is made below it, and nothing beside it.
+            let other = need.path();
+            other.is_some_and(|(other, has)| path.starts_with(other) && has >= right)
+        };
+        if self.needs.iter().any(covers) {
+            return;
+        }
+        self.needs.retain(|other| {
+            let inner = other.path();
+            !inner.is_some_and(|(inner, has)| inner.starts_with(&path) && has <= right)
+        });
+        self.needs.push(need);
+    }
+
+    /// A directory that is seen is not covered by one with a single name: where it is read too, the
+    /// file in it is leased itself, or the directory where one is to be made.
+    fn show_directories(&mut self) {
+        let seen: Vec<PathBuf> = self
+            .needs
+            .iter()
+            .filter_map(|need| match need {
+                Need::Path { path, .. } => Some(path.clone()),
+                Need::Name(_) | Need::Host(_) => None,
+            })
+            .collect();
+        let is_seen = |found: &FoundName| {
+            let mut seen = seen.iter();
+            seen.any(|path| found.directory.starts_with(path))
+        };
+        let (named, rest): (Vec<Need>, Vec<Need>) = std::mem::take(&mut self.needs)
+            .into_iter()
+            .partition(|need| matches!(need, Need::Name(found) if is_seen(found)));
+        self.needs = rest;
+        for need in named {
+            if let Need::Name(found) = need {
+                let (path, handle) = found.without_name();
+                self.add(Need::Path {
+                    path,
+                    right: Right::Write,
+                    handle,
+                });
+            }
+        }
     }
 }
 

@@ -4,12 +4,19 @@
 //! Whether anything is there is told of nothing that the ceiling does not give, nor where a link
 //! leads: else asking would be a way to look around on the host.
 
+use ironcage_catalog::sensitive;
+use ironcage_files::Links;
 use ironcage_model::{LeaseReason, Mark, Printable, Right};
-use ironcage_plan::{PathStatus, Plan, locate};
-use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use ironcage_plan::{PathStatus, Plan, ViewOp, locate};
+use ironcage_sys::rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, accessat, fstat, openat2,
+};
 use ironcage_sys::rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// The most that is read of a file to see what it holds.
+const MOST_READ: u64 = 1 << 20;
 
 /// What a path that is named in the cage is.
 #[derive(Debug)]
@@ -25,12 +32,50 @@ pub(crate) enum PathLookup {
         /// What it is, whatever takes its place meanwhile.
         handle: OwnedFd,
     },
+    /// A name in a directory, for a scope that writes it.
+    Name(FoundName),
     /// Neither, and why as far as that may be told.
     Neither(LeaseReason),
 }
 
+/// A name of a directory on the host: of a file, or of nothing yet.
+#[derive(Debug)]
+pub(crate) struct FoundName {
+    pub(crate) directory: PathBuf,
+    pub(crate) handle: OwnedFd,
+    pub(crate) name: String,
+    /// The file that has the name.
+    pub(crate) existing: Option<OwnedFd>,
+}
+
+impl FoundName {
+    /// The whole path.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.join(&self.name)
+    }
+
+    /// What is leased where the directory is read too: the file itself, or the directory in which
+    /// one is to be made.
+    pub(crate) fn without_name(self) -> (PathBuf, OwnedFd) {
+        match self.existing {
+            Some(file) => (self.directory.join(&self.name), file),
+            None => (self.directory, self.handle),
+        }
+    }
+}
+
+/// Looks at a path as it is named in a cage with this plan. What is to be written may be one name of
+/// a directory that the cage does not see.
+pub(crate) fn look_up_for_scope(plan: &Plan, path: &Path, right: Right) -> PathLookup {
+    look_up_as(plan, path, right, right == Right::Write)
+}
+
 /// Looks at a path as it is named in a cage with this plan.
 pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> PathLookup {
+    look_up_as(plan, path, right, false)
+}
+
+fn look_up_as(plan: &Plan, path: &Path, right: Right, by_name: bool) -> PathLookup {
     let standing = locate(plan, path).standing;
     let has = match standing {
         PathStatus::Writable(_)
@@ -44,7 +89,8 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> PathLookup {
             false
         }
     };
-    if has {
+    let asks = right == Right::Read && plan.asks_to_read(path) && is_sensitive(path);
+    if has && !asks {
         let passing = matches!(standing, PathStatus::Ephemeral | PathStatus::Made);
         return PathLookup::Had { passing };
     }
@@ -69,6 +115,16 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> PathLookup {
             why: why.to_string(),
         });
     }
+    if by_name
+        && !locked
+        && let Some(found) = find_name(plan, path)
+    {
+        let real = found.path();
+        return match in_ceiling(plan, &real) && never(&real).is_none() {
+            true => PathLookup::Name(found),
+            false => PathLookup::Neither(LeaseReason::PathNotFound),
+        };
+    }
     let found = match locked {
         true => find_around(path),
         false => find(path, right),
@@ -79,6 +135,21 @@ pub(crate) fn look_up(plan: &Plan, path: &Path, right: Right) -> PathLookup {
         }
         _ => PathLookup::Neither(LeaseReason::PathNotFound),
     }
+}
+
+/// Whether the host has a file of this name that is what the name says. What it does not have is the
+/// cage's own.
+fn is_sensitive(path: &Path) -> bool {
+    let Some(entry) = path.file_name().and_then(sensitive::hidden) else {
+        return false;
+    };
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let held = || match ironcage_files::read(path, MOST_READ, Links::Refuse) {
+        Ok(content) => entry.is_held_by(&content),
+        // What cannot be read may hold it.
+        Err(_) => true,
+    };
+    is_file && (entry.holds.is_empty() || held())
 }
 
 /// Whether the ceiling gives anything of a path, to whomever.
@@ -107,6 +178,55 @@ fn find_around(path: &Path) -> Option<(PathBuf, OwnedFd)> {
         },
     );
     found.flatten()
+}
+
+/// Finds the directory and the name of a file of the host that is to be written, or made, where that
+/// directory can be seen with this name alone: the cage must have nothing of it.
+fn find_name(plan: &Plan, path: &Path) -> Option<FoundName> {
+    // The file server of a guest serves what is mounted, and nothing follows a rename there yet.
+    if plan.isolation_level.what.microvm.is_some() {
+        return None;
+    }
+    let name = path.file_name()?.to_str()?.to_owned();
+    let open = |path: &Path, flags: OFlags| {
+        let resolve = ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+        openat2(CWD, path, flags, Mode::empty(), resolve)
+    };
+    let existing = match open(path, OFlags::NOFOLLOW) {
+        Err(Errno::NOENT) => None,
+        Ok(handle) => Some(handle),
+        Err(_) => return None,
+    };
+    if let Some(handle) = &existing {
+        let mode = fstat(handle).ok()?.st_mode;
+        if FileType::from_raw_mode(mode) != FileType::RegularFile {
+            return None;
+        }
+    }
+    let handle = open(path.parent()?, OFlags::DIRECTORY).ok()?;
+    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let directory = std::fs::read_link(&link).ok()?;
+    // What is made there stands in the directory first, under another name.
+    accessat(CWD, link.as_str(), Access::WRITE_OK, AtFlags::EACCESS).ok()?;
+    let unseen = matches!(
+        locate(plan, &directory).standing,
+        PathStatus::Absent | PathStatus::Ephemeral | PathStatus::Made | PathStatus::Leads
+    );
+    let shown_below = plan.view.iter().any(|item| match &item.what {
+        ViewOp::Directory { .. } => false,
+        op => {
+            let target = op.target();
+            target.is_some_and(|target| target.starts_with(&directory))
+        }
+    });
+    let allowed = unseen && !shown_below && plan.lets_write_below(&directory);
+    allowed.then_some(FoundName {
+        directory,
+        handle,
+        name,
+        existing,
+    })
 }
 
 /// Opens what a path of the host leads to, or the directory around it where it is to be made; with

@@ -447,12 +447,13 @@ impl<'a> Relay<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
+    use ironcage_sys::rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
     #[test]
     fn two_streams_on_a_terminal_do_not_write_into_each_others_sequences() {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
         let ((first, into_first), (second, into_second), (result, sink)) = (pipe(), pipe(), pipe());
+        fcntl_setpipe_size(&sink, 4096).unwrap();
         let another = sink.try_clone().unwrap();
         let relay = |source, sink| Relay::new(own(source).unwrap(), own(sink).unwrap()).filtered();
         let mut relays = Relay::shown_together(relay(first, sink), relay(second, another));

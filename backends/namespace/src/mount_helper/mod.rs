@@ -9,6 +9,7 @@
 
 mod eviction;
 pub(crate) mod holders;
+mod names;
 mod serve;
 
 use crate::outer;
@@ -126,6 +127,8 @@ fn enter<'a>(
         agent: given.agent,
         guest: given.plan.isolation_level.what.microvm.is_some(),
         leases: Default::default(),
+        joined: Default::default(),
+        misplaced: None,
         owners: Vec::new(),
     })
 }

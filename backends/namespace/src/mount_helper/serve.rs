@@ -1,6 +1,7 @@
 //! The work of the mount helper, order by order.
 
 use super::holders::{self, MountHolder};
+use super::names::LeasedNames;
 use super::{enter_mounts, open_place};
 use ironcage_backend::faults::lease_step as step;
 use ironcage_backend::ids::{Reaped, owner_map};
@@ -52,6 +53,10 @@ pub(super) struct Service<'a> {
     /// Whether the cage's processes are a virtual machine and its file server.
     pub(super) guest: bool,
     pub(super) leases: BTreeMap<u32, Open>,
+    /// Leases on names in a directory that another lease of a name brought, by that one.
+    pub(super) joined: BTreeMap<u32, u32>,
+    /// Why something is not in its place that was written under a leased name, until it is told.
+    pub(super) misplaced: Option<String>,
     /// User namespaces that map owners on disk to the agent.
     pub(super) owners: Vec<(DiskOwner, OwnedFd, Reaped)>,
 }
@@ -66,6 +71,8 @@ pub(super) struct Open {
     of_view: bool,
     /// Whether it is one of a scope's, which ends when nobody is left in there.
     in_scope: bool,
+    /// Where only leased names are in it.
+    names: Option<LeasedNames>,
 }
 
 impl Open {
@@ -102,44 +109,63 @@ impl<'a> Service<'a> {
                 from,
                 right,
             } => {
-                let opened = self.open(&path, (from, with), right);
+                let opened = match from {
+                    LeasedFrom::Name {
+                        device,
+                        inode,
+                        existing,
+                    } => {
+                        let file = |(device, inode)| Identity { device, inode };
+                        let directory = Identity { device, inode };
+                        self.open_name(number, &path, (directory, existing.map(file)))
+                    }
+                    _ => self.open(&path, (from, with), right).map(Some),
+                };
                 let failed = match opened {
-                    Ok(open) => {
+                    Ok(Some(open)) => {
                         self.leases.insert(number, open);
                         None
                     }
+                    Ok(None) => None,
                     Err(error) => Some(format!("{error}: {}", error.source)),
                 };
                 Ok(MountHelperReply::Opened { number, failed })
             }
             LeaseOrder::Close { number } => {
-                let progress = self.close(number)?;
+                let progress = self.close(self.owner(number))?;
                 self.ended(number, progress, Vec::new())
             }
             LeaseOrder::Expel { number, alone } => {
-                let (progress, holders) = self.expel(number, alone)?;
+                let (progress, holders) = self.expel(self.owner(number), alone)?;
                 self.ended(number, progress, holders)
             }
             LeaseOrder::Leave { number } => {
-                let (progress, holders) = self.leave(number)?;
+                let (progress, holders) = self.leave(self.owner(number))?;
                 self.ended(number, progress, holders)
             }
         }
     }
 
+    /// The lease whose mount holds a lease. Names in one directory end together: they are a scope's.
+    fn owner(&self, number: u32) -> u32 {
+        self.joined.get(&number).copied().unwrap_or(number)
+    }
+
     fn ended(
-        &self,
+        &mut self,
         number: u32,
         progress: Progress,
         mut holders: Vec<Holder>,
     ) -> io::Result<MountHelperReply> {
         holders.truncate(NAMED);
-        let open = self.leases.get(&number);
+        let open = self.leases.get(&self.owner(number));
+        let mounts = open.map(Open::ids).unwrap_or_default();
         Ok(MountHelperReply::Ended {
             number,
             progress,
             holders,
-            mounts: open.map(Open::ids).unwrap_or_default(),
+            mounts,
+            misplaced: self.misplaced.take(),
         })
     }
 
@@ -178,6 +204,7 @@ impl<'a> Service<'a> {
                 let root = open_place("/").map_err(failed);
                 root.and_then(|root| Source::of_view(clone_part(root.as_fd(), place)?))
             }
+            LeasedFrom::Name { .. } => Err(failed(io::ErrorKind::InvalidInput.into())),
             LeasedFrom::Beside => {
                 let none = || failed(io::ErrorKind::InvalidInput.into());
                 let tree = with.into_iter().next().ok_or_else(none);
@@ -187,6 +214,10 @@ impl<'a> Service<'a> {
         step();
         // Whatever came of it: everything else is done in the cage's.
         enter_mounts(self.cage).map_err(failed)?;
+        if let Ok(source) = &source {
+            let made = self.make_place(place, source.is_directory());
+            made.map_err(failed)?;
+        }
         let (inside, storage) = (self.inside.as_fd(), self.storage_at(place));
         let mount = LiveMount::attach(source?, inside, storage, place)?;
         step();
@@ -202,7 +233,116 @@ impl<'a> Service<'a> {
             path: path.to_owned(),
             of_view: !matches!(from, LeasedFrom::Host { .. }),
             in_scope: from == LeasedFrom::Beside,
+            names: None,
         })
+    }
+
+    /// Opens a lease on a name of a directory: with others there, or by a mount of its own. `None`
+    /// where it is with others.
+    fn open_name(
+        &mut self,
+        number: u32,
+        path: &str,
+        (directory, existing): (Identity, Option<Identity>),
+    ) -> Result<Option<Open>, LayerError> {
+        let failed = |source: io::Error| LayerError {
+            layer: ironcage_model::Layer::MountNs,
+            action: format!("lease {} by its name", Path::new(path).display()),
+            source,
+            code: ironcage_model::StartCode::LayerFailed,
+        };
+        let place = Path::new(path);
+        let (Some(around), Some(name)) = (place.parent(), place.file_name()) else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let beside = self
+            .leases
+            .iter_mut()
+            .find(|(_, open)| open.names.is_some() && Path::new(&open.path) == around);
+        if let Some((owner, open)) = beside {
+            if let Some(names) = &mut open.names {
+                names.take_in(name, existing).map_err(failed)?;
+            }
+            self.joined.insert(number, *owner);
+            return Ok(None);
+        }
+        enter_mounts(self.outer.as_fd()).map_err(failed)?;
+        step();
+        let (handle, owner) = open_decided(around, directory)?;
+        let made =
+            LeasedNames::make(handle, owner, self.agent.is_some()).and_then(
+                |mut names| match names.take_in(name, existing) {
+                    Ok(()) => Ok(names),
+                    Err(error) => {
+                        names.remove()?;
+                        Err(error)
+                    }
+                },
+            );
+        step();
+        let names = match (made, existing) {
+            (Ok(names), _) => names,
+            // A file system without links, or a directory where nothing can be made: the file itself.
+            (Err(_), Some(Identity { device, inode })) => {
+                let from = (LeasedFrom::Host { device, inode }, Vec::new());
+                return self.open(path, from, Right::Write).map(Some);
+            }
+            (Err(error), None) => return Err(failed(error)),
+        };
+        let source = self
+            .map_of(owner)
+            .map_err(failed)
+            .and_then(|map| clone_decided(names.handle(), around, Right::Write, map));
+        step();
+        enter_mounts(self.cage).map_err(failed)?;
+        let (inside, storage) = (self.inside.as_fd(), self.storage_at(around));
+        let attached = source.and_then(|source| LiveMount::attach(source, inside, storage, around));
+        let mount = match attached {
+            Ok(mount) => mount,
+            Err(error) => {
+                enter_mounts(self.outer.as_fd()).map_err(failed)?;
+                names.remove().map_err(failed)?;
+                return Err(error);
+            }
+        };
+        step();
+        Ok(Some(Open {
+            mount,
+            below: Vec::new(),
+            path: around.to_string_lossy().into_owned(),
+            of_view: false,
+            in_scope: true,
+            names: Some(names),
+        }))
+    }
+
+    /// Puts what was written under leased names in its place: nobody has anything of it any more.
+    fn finish_names(&mut self, names: Option<LeasedNames>) -> io::Result<()> {
+        let Some(names) = names else {
+            return Ok(());
+        };
+        enter_mounts(self.outer.as_fd())?;
+        step();
+        let misplaced = names.finish();
+        step();
+        enter_mounts(self.cage)?;
+        self.misplaced = misplaced.or(self.misplaced.take());
+        Ok(())
+    }
+
+    /// Makes the mount point of what is leased in a directory of which only names are seen.
+    fn make_place(&self, place: &Path, is_directory: bool) -> io::Result<()> {
+        let around = self.leases.values().find_map(|open| {
+            let names = open.names.as_ref()?;
+            let below = place.strip_prefix(&open.path).ok()?;
+            Some((names, below))
+        });
+        match around {
+            Some((names, below)) if !below.as_os_str().is_empty() => {
+                names.make_place(below, is_directory)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What is leased, in the outer namespace.
@@ -300,6 +440,7 @@ impl<'a> Service<'a> {
             let storage = self.storage_at(Path::new(&open.path));
             let off = open.mount.detach(storage, self.links.as_fd());
             off.map_err(io::Error::other)?;
+            self.finish_names(open.names)?;
             return Ok(Progress::Closed);
         }
         let Open {
@@ -308,12 +449,19 @@ impl<'a> Service<'a> {
             path,
             of_view,
             in_scope,
+            names,
         } = open;
         let storage = self.storage_at(Path::new(&path));
         let removed = mount.remove(storage, self.links.as_fd());
         match removed.map_err(io::Error::other)? {
-            Removal::Proved => Ok(Progress::Revoked),
-            Removal::Detached => Ok(Progress::Closed),
+            Removal::Proved => {
+                self.finish_names(names)?;
+                Ok(Progress::Revoked)
+            }
+            Removal::Detached => {
+                self.finish_names(names)?;
+                Ok(Progress::Closed)
+            }
             Removal::Busy(mount) => {
                 let open = Open {
                     mount,
@@ -321,6 +469,7 @@ impl<'a> Service<'a> {
                     path,
                     of_view,
                     in_scope,
+                    names,
                 };
                 self.leases.insert(number, open);
                 Ok(Progress::Busy)
@@ -411,6 +560,7 @@ impl<'a> Service<'a> {
         let storage = self.storage_at(Path::new(&open.path));
         let off = open.mount.detach(storage, self.links.as_fd());
         off.map_err(io::Error::other)?;
+        self.finish_names(open.names)?;
         Ok((Progress::Closed, told))
     }
 }

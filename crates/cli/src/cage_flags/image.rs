@@ -4,11 +4,15 @@ use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::paths;
 use ironcage_files::{Links, read_text};
-use ironcage_images::{Image, ImageError, ImageUse, Store, SystemClaim, WritableSystem};
-use ironcage_plan::{ImageRoot, Overlaid, Plan, ViewOp};
+use ironcage_images::{
+    Image, ImageError, ImageUse, ImageUser, Store, SystemClaim, UserError, WritableSystem, find,
+};
+use ironcage_model::{Printable, StartCode};
+use ironcage_plan::{ImageRoot, Overlaid, Plan, RunUser, UserOrigin, ViewOp};
 use ironcage_programs::Program;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 /// The largest list of users that is read.
@@ -75,7 +79,7 @@ impl SelectedImage {
     pub(crate) fn argv(&self, given: Vec<OsString>, entry: Option<&OsString>) -> Vec<OsString> {
         // Its default arguments are for its own entry point.
         if let Some(entry) = entry {
-            return std::iter::once(entry.clone()).chain(given).collect();
+            return with_entry(entry, given);
         }
         let Base::Image { image, .. } = &self.held.base else {
             return given;
@@ -85,8 +89,49 @@ impl SelectedImage {
             true => own(),
             false => given,
         };
-        let entry = image.run.entrypoint.iter().map(OsString::from);
-        entry.chain(arguments).collect()
+        let mut entry: Vec<OsString> = image.run.entrypoint.iter().map(OsString::from).collect();
+        // A path is meant from the image's directory, wherever the command starts.
+        if let (Some(program), Some(directory)) = (entry.first_mut(), image.run.working_directory())
+            && program.as_bytes().contains(&b'/')
+        {
+            *program = directory.join(&*program).into();
+        }
+        entry.into_iter().chain(arguments).collect()
+    }
+
+    /// Where the command starts inside, if not in the user's own directory: where the flag says, or
+    /// where the image does for its own command.
+    pub(crate) fn workdir(
+        &self,
+        flag: Option<&Path>,
+        is_own_command: bool,
+    ) -> Result<Option<PathBuf>, CliError> {
+        let own = match &self.held.base {
+            Base::Image { image, .. } => image.run.working_directory(),
+            Base::Directory(_) => None,
+        };
+        let wanted = match (flag, own) {
+            (Some(flag), own) => own.unwrap_or(Path::new("/")).join(flag),
+            (None, Some(own)) if is_own_command => own.to_owned(),
+            _ => return Ok(None),
+        };
+        Ok(Some(without_dots(&wanted)))
+    }
+
+    /// The user that the flag or else the image names.
+    fn user(&self, flag: Option<&str>) -> Result<Option<RunUser>, CliError> {
+        let (passwd, group) = (&self.root.passwd, &self.root.group);
+        let (text, origin) = match (flag, &self.held.base) {
+            (Some(flag), _) => (flag, UserOrigin::Flag),
+            (None, Base::Image { image, .. }) if !image.run.user.is_empty() => {
+                let origin = UserOrigin::Image(self.root.name.clone());
+                (image.run.user.as_str(), origin)
+            }
+            _ => return Ok(None),
+        };
+        let found = ImageUser::find(text, passwd, group);
+        let found = found.map_err(|why| bad_user(text, &origin, &why))?;
+        Ok(Some(run_user(found, origin)))
     }
 }
 
@@ -95,6 +140,48 @@ impl SelectedImage {
 fn list(root: &Path, name: &str) -> String {
     let path = root.join("etc").join(name);
     read_text(&path, MAX_LIST, Links::Refuse).unwrap_or_default()
+}
+
+/// The command with an entry point of the user's, unless that is empty.
+pub(super) fn with_entry(entry: &OsString, given: Vec<OsString>) -> Vec<OsString> {
+    let entry = (!entry.is_empty()).then(|| entry.clone());
+    entry.into_iter().chain(given).collect()
+}
+
+/// A path without `.` and `..`, as Docker takes a working directory: an image's own words lead to nothing
+/// above its top.
+pub(super) fn without_dots(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => clean.push(part),
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    clean
+}
+
+fn run_user(found: ImageUser, origin: UserOrigin) -> RunUser {
+    RunUser {
+        name: found.name,
+        uid: found.uid,
+        gid: found.gid,
+        origin,
+    }
+}
+
+fn bad_user(text: &str, origin: &UserOrigin, why: &UserError) -> CliError {
+    let whose = match origin {
+        UserOrigin::Flag => "--user".to_owned(),
+        UserOrigin::Image(image) => format!("the image {image}"),
+    };
+    let text = Printable::new(text);
+    CliError::new(format!("cannot run as user `{text}` ({whose}): {why}"))
+        .hint("`--user UID:GID` runs as any other user")
+        .with_code(StartCode::Unsupported)
 }
 
 pub(super) fn shown(error: &ImageError) -> CliError {
@@ -111,6 +198,35 @@ impl CageFlags {
         self.image.is_some() || self.template.is_some() || self.boot
     }
 
+    /// Whether --user names user 0, by number or by name: then the flag is --root-inside.
+    pub(super) fn is_user_zero(&self) -> bool {
+        let user = self.user.as_deref().map(|user| user.split(':').next());
+        matches!(user.flatten(), Some("0" | "root"))
+    }
+
+    /// The user that a flag or the image names.
+    pub(super) fn run_user(
+        &self,
+        image: Option<&SelectedImage>,
+        root: Option<&Path>,
+    ) -> Result<Option<RunUser>, CliError> {
+        if let Some(image) = image {
+            return image.user(self.user.as_deref());
+        }
+        let Some(user) = &self.user else {
+            return Ok(None);
+        };
+        // Users of the host have no names in a cage.
+        let of_root = |name| root.map(|root| list(root, name)).unwrap_or_default();
+        let found = ImageUser::find(user, &of_root("passwd"), &of_root("group"));
+        match found {
+            // The name of user 0 is the same everywhere.
+            Err(UserError::NoUser) if self.is_user_zero() => Ok(None),
+            Err(why) => Err(bad_user(user, &UserOrigin::Flag, &why)),
+            Ok(found) => Ok(Some(run_user(found, UserOrigin::Flag))),
+        }
+    }
+
     /// Finds the image. Changes nothing.
     pub(crate) fn selected_image(
         &self,
@@ -120,8 +236,19 @@ impl CageFlags {
         let Some(name) = &self.image else {
             return self.selected_directory(home, workspace);
         };
-        let store = Store::at(&paths::images(home));
-        let image = store.image(name).map_err(|error| shown(&error))?;
+        let own = Store::at(&paths::images(home));
+        let (store, image) = find(&own, name).map_err(|error| shown(&error))?;
+        if store.is_shared() && (self.writable_image || self.boot) {
+            let flag = if self.boot {
+                "--boot"
+            } else {
+                "--writable-image"
+            };
+            return Err(CliError::new(format!(
+                "cannot use {flag} with {name}: the shared store is read-only"
+            ))
+            .hint("`ironcage image pull` or `load` puts the image into your own store"));
+        }
         let held = store.use_image(&image).map_err(|error| shown(&error))?;
         let root = store.root(&image);
         let variables = image.run.env.iter().filter_map(|variable| {
@@ -185,7 +312,7 @@ impl CageFlags {
         };
         let home = paths::home(&ironcage_host::SystemFiles::default())?;
         let directory = paths::images(&home);
-        match Store::at(&directory).image(name) {
+        match find(&Store::at(&directory), name) {
             Err(ImageError::Missing { .. }) => {}
             // Whatever else is wrong is said when the plan is made.
             _ => return Ok(()),
@@ -209,5 +336,30 @@ impl CageFlags {
                     .hint("`ironcage image load FILE` takes one from `docker save`"),
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_working_directory_leads_to_nothing_above_its_top() {
+        for (path, clean) in [
+            ("/srv/app", "/srv/app"),
+            ("/srv/./app/", "/srv/app"),
+            ("/srv/../etc", "/etc"),
+            ("/../../etc", "/etc"),
+            ("/..", "/"),
+        ] {
+            assert_eq!(without_dots(Path::new(path)), Path::new(clean));
+        }
+    }
+
+    #[test]
+    fn an_empty_entry_point_is_left_out() {
+        let given = || vec![OsString::from("ls")];
+        assert_eq!(with_entry(&"".into(), given()), ["ls"]);
+        assert_eq!(with_entry(&"/bin/sh".into(), given()), ["/bin/sh", "ls"]);
     }
 }

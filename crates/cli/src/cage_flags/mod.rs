@@ -84,7 +84,8 @@ pub(crate) struct CageFlags {
         help_heading = "Files"
     )]
     image: Option<String>,
-    /// Program to run with the arguments, in place of the image's entry point
+    /// Program to run with the arguments, in place of the image's entry point; an empty one runs the
+    /// arguments alone
     #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::CommandName, help_heading = "Files")]
     entrypoint: Option<OsString>,
     /// Start from a template: its system, and its policy unless --profile or --policy names one
@@ -122,6 +123,16 @@ pub(crate) struct CageFlags {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     cwd: Option<PathBuf>,
 
+    /// Directory of the cage to start in, such as one of the image; a relative one is below the image's
+    /// own working directory [default: that of the image if its own command runs, else --cwd]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "boot",
+        help_heading = "Files"
+    )]
+    workdir: Option<PathBuf>,
+
     /// Set an environment variable, or pass yours through (can be repeated)
     #[arg(short, long, value_name = "NAME[=VALUE]", help_heading = "Process")]
     env: Vec<EnvRule>,
@@ -138,6 +149,10 @@ pub(crate) struct CageFlags {
     /// Run as user 0 inside the cage, which has no privileges on the host
     #[arg(long, help_heading = "Process")]
     root_inside: bool,
+    /// Run as this user inside, by name from the image or by number: USER or USER:GROUP. User 0 is the
+    /// same as --root-inside [default: the image's user, else the agent]
+    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with_all = ["boot", "root_inside"], help_heading = "Process")]
+    user: Option<String>,
     /// How the agent's shell commands run: `plain` (in the cage) or `scoped` (a command that needs a
     /// lease runs in a scope of its own, and only that scope holds the lease)
     #[arg(long, value_name = "MODE", value_parser = NamedValue::<ShellMode>::of(&["plain", "scoped"]), hide_possible_values = true, help_heading = "Process")]
@@ -321,7 +336,7 @@ impl CageFlags {
             host_caches: self.host_caches,
             env: self.env.clone(),
             hostname: self.hostname.clone(),
-            root_inside: self.root_inside,
+            root_inside: self.root_inside || self.is_user_zero(),
             side_channels: self.side_channels,
             capabilities: self.cap.clone(),
             syscalls: self.syscalls.clone(),

@@ -1,6 +1,6 @@
 //! From the flags of a cage to its plan.
 
-use super::image::{HeldImage, SelectedImage};
+use super::image::{HeldImage, SelectedImage, with_entry, without_dots};
 use super::task::{self, TaskPlace};
 use super::{CageFlags, real};
 use crate::error::CliError;
@@ -131,6 +131,8 @@ struct PlanContext {
     package_tools: Option<PackageTools>,
     /// The image that the cage runs.
     image: Option<SelectedImage>,
+    /// Where the command starts inside, if not where the user is.
+    workdir: Option<PathBuf>,
     /// A child ends with its command, even if its parent is sticky.
     child: bool,
     /// The task of the parent, for a child.
@@ -145,6 +147,7 @@ impl PlanContext {
             leased: false,
             package_tools: None,
             image: None,
+            workdir: None,
             child: false,
             task: None,
         }
@@ -256,13 +259,19 @@ impl CageFlags {
         }
         let at = self.location()?;
         let image = self.selected_image(&at.home, &at.workspace)?;
+        // Read before the entry point is added: a command of the user's starts where the user is.
+        let is_own_command = argv.is_empty() && self.entrypoint.is_none() && !self.boot;
+        let workdir = match (&image, &self.workdir) {
+            (Some(image), flag) => image.workdir(flag.as_deref(), is_own_command)?,
+            (None, flag) => flag.as_ref().map(|flag| without_dots(&at.cwd.join(flag))),
+        };
         let argv = match (&image, &self.entrypoint) {
             (_, entry) if self.boot => {
                 let init = entry.clone().unwrap_or_else(|| INIT.into());
                 std::iter::once(init).chain(argv).collect()
             }
             (Some(image), entry) => image.argv(argv, entry.as_ref()),
-            (None, Some(entry)) => std::iter::once(entry.clone()).chain(argv).collect(),
+            (None, Some(entry)) => with_entry(entry, argv),
             (None, None) => argv,
         };
         let resolved = self.resolve_at(&at, argv.first().cloned())?;
@@ -275,6 +284,7 @@ impl CageFlags {
         )?;
         let context = PlanContext {
             image,
+            workdir,
             ..PlanContext::new(change)
         };
         self.lay_out(at, resolved, argv, context)
@@ -302,6 +312,7 @@ impl CageFlags {
             leased,
             package_tools: Some(parent.package_tools.clone()),
             child: true,
+            workdir: None,
             task: parent.plan.leases.as_ref().and_then(|leases| {
                 let source = TaskSource::Parent;
                 leases.task.clone().map(|task| TaskScope { source, ..task })
@@ -400,6 +411,8 @@ impl CageFlags {
             Isolation::Microvm => Some(guest(&home)?),
             _ => None,
         };
+        let root = self.root.as_deref().map(|path| real(path, "--root"));
+        let root = root.transpose()?;
         let request = Request {
             task,
             asked_hosts: hosts,
@@ -441,11 +454,9 @@ impl CageFlags {
             own: OwnDirectories { paths: own },
             home,
             env: environment(&resolved.policy.network),
-            root: self
-                .root
-                .as_deref()
-                .map(|path| real(path, "--root"))
-                .transpose()?,
+            user: self.run_user(context.image.as_ref(), root.as_deref())?,
+            workdir: context.workdir,
+            root,
             image: context.image.as_ref().map(|image| image.root.clone()),
             boot,
             oci_runtime: self.oci_runtime.clone(),
@@ -583,7 +594,7 @@ fn plan_error(error: PlanError) -> CliError {
             shown.hint("start in a project directory, or name one with --workspace DIR")
         }
         PlanError::WorkingDirectory { .. } => {
-            shown.hint("start inside the workspace, or name the directory with -r or --cwd")
+            shown.hint("start inside the workspace, or name the directory with -r or --cwd; --workdir names one of the image")
         }
         PlanError::GuardedPath {
             parts_are_free: true,

@@ -110,7 +110,7 @@ mod tests {
     }
 
     /// Values that nobody can list: amounts, addresses and words that are made up by who types them.
-    const FREE: [&str; 50] = [
+    const FREE: &[&str] = &[
         "AGE",
         "BYTES",
         "DURATION",
@@ -128,6 +128,7 @@ mod tests {
         "OUTER:INNER",
         "PORT",
         "PORTS",
+        "PROGRAM",
         "REQUESTS",
         "SECONDS",
         "SIZE",
@@ -154,7 +155,9 @@ mod tests {
         "COMMAND",
         // What only the cage or the registry knows.
         "CHANNEL",
+        "DIGEST",
         "IMAGE",
+        "USER[:GROUP]",
         // What only the service, the gateway or the user's network knows.
         "ADDRESS",
         "ORIGIN",
@@ -166,6 +169,7 @@ mod tests {
         "TO",
         "FROM",
         "PROFILE|FILE",
+        "PROFILE=N",
         "CAGE",
     ];
 

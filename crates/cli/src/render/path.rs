@@ -130,6 +130,9 @@ fn explanation(located: &Located, workspace: &Path, home: &Path) -> PathExplanat
                     format!("Show it anyway: {}", give("-r", false))
                 }
                 Some(HiddenBy::Ironcage) => "Nothing: no cage can see it.".to_owned(),
+                Some(HiddenBy::Sensitive) => {
+                    format!("`-r {shown}`, or a lease: `ironcage grant ID --read {shown}`.")
+                }
                 Some(HiddenBy::Policy) | None => "Remove the entry that hides it.".to_owned(),
             },
         ),

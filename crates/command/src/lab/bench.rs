@@ -32,6 +32,14 @@ pub enum Corpus {
     Redcode,
 }
 
+/// A corpus of tool calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ToolCorpus {
+    /// The ground truths of AgentDojo's four suites
+    #[default]
+    Agentdojo,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Measure the start of a command, from spawn to exit
@@ -77,6 +85,20 @@ pub enum Bench {
         /// Number of calls of each
         #[arg(long, default_value_t = 2000)]
         runs: usize,
+    },
+    /// Replay foreign tasks and attacks through tool rules, without a model
+    ///
+    /// Prints how many user tasks pass without a permission request, and how many attacks succeed.
+    Tools {
+        /// Whose tasks and attacks
+        #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+        corpus: ToolCorpus,
+        /// Python with the package agentdojo 0.1.35
+        #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+        python: PathBuf,
+        /// Directory with SUITE.toml for each suite [default: the example policies]
+        #[arg(long, value_name = "DIR")]
+        policies: Option<PathBuf>,
     },
     /// Measure the start of a cage with an image, and unpacking one
     ///
@@ -194,6 +216,22 @@ pub enum Bench {
         /// Number of starts without and with a network
         #[arg(long, default_value_t = 50)]
         starts: usize,
+    },
+    /// Measure cages that programs create by HTTP
+    ///
+    /// Starts a service on loopback with a pool of warm cages. Compares a creation with its first
+    /// command, warm and cold, with bwrap, `docker run`, and a server that starts bwrap for each
+    /// request; then a burst, a sustained rate, and the memory of idle cages.
+    Serve {
+        /// Number of creations of each
+        #[arg(long, default_value_t = 100)]
+        runs: usize,
+        /// Number of creations in a burst, and of cages in the pool
+        #[arg(long, value_name = "N", default_value_t = 200)]
+        burst: usize,
+        /// Number of idle cages whose memory is measured; 0 skips it
+        #[arg(long, value_name = "N", default_value_t = 200)]
+        idle: usize,
     },
     /// Measure the memory of Ironcage's own processes for many idle cages
     Memory {

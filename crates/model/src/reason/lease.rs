@@ -174,6 +174,11 @@ reasons! {
         "lease-not-opened"
         "cannot open the lease: {error}"
         => "Read the error; the audit log has the lease as not opened.";
+    /// What a command wrote under a leased name could not be put in its place.
+    NotPlaced { error: String }
+        "lease-not-placed"
+        "cannot put what was written in its place: {error}"
+        => "Look at what is at the path on the host; the command has to write it again.";
     /// A directory cannot be given for writing, because its growth cannot be measured.
     DiskNotMeasured { path: String, error: String }
         "lease-disk-not-measured"

@@ -58,6 +58,8 @@ pub enum HiddenBy {
     Ironcage,
     /// The policy hides it.
     Policy,
+    /// The policy hides files of the workspace with sensitive names. A lease shows one.
+    Sensitive,
 }
 
 /// Places on the ephemeral storage for changes that are in memory, one for each view.

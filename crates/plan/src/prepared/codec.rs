@@ -82,11 +82,12 @@ fn item<T>(what: T) -> Item<T> {
 /// Accesses and kinds by their number.
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::Device];
 const KINDS: [NodeKind; 2] = [NodeKind::Directory, NodeKind::File];
-const HIDDEN_BY: [HiddenBy; 4] = [
+const HIDDEN_BY: [HiddenBy; 5] = [
     HiddenBy::Credentials,
     HiddenBy::SystemSecret,
     HiddenBy::Ironcage,
     HiddenBy::Policy,
+    HiddenBy::Sensitive,
 ];
 const OVERLAID: [Overlaid; 5] = [
     Overlaid::Workspace,

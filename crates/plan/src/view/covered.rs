@@ -93,7 +93,9 @@ impl Builder<'_> {
                 self.push(ViewOp::Hide { target, kind, by }, origin.clone());
             }
         }
-        self.hide_matching(policy, &granted)
+        self.hide_matching(policy, &granted)?;
+        self.hide_sensitive(policy, &granted);
+        Ok(())
     }
 
     pub(super) fn hide(&mut self, path: &Path, by: HiddenBy, origin: String) {

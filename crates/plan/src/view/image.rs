@@ -72,13 +72,8 @@ impl Builder<'_> {
         let covered = COVERED.into_iter();
         for name in covered.filter(|name| !(own && MANAGED.contains(name))) {
             let content = match name {
-                "passwd" => with_agent(&image.passwd, identity, || {
-                    let home = self.request.home.display();
-                    format!("agent:x:{0}:{0}:agent:{home}:/bin/sh", identity.uid)
-                }),
-                "group" => with_agent(&image.group, identity, || {
-                    format!("agent:x:{}:", identity.uid)
-                }),
+                "passwd" => with_agent(&image.passwd, identity, &self.request.home),
+                "group" => with_group(&image.group, identity.gid),
                 other => {
                     let made = etc::content(other, made_of, policy, self.request);
                     made.unwrap_or_default()
@@ -156,18 +151,52 @@ impl Builder<'_> {
     }
 }
 
-/// A list of users or groups with the agent in it, unless its number is there already.
-fn with_agent(list: &str, identity: &Identity, agent: impl FnOnce() -> String) -> String {
-    let number = identity.uid.to_string();
-    let known = |line: &str| line.split(':').nth(2) == Some(number.as_str());
-    let mut text = list.trim_end().to_owned();
-    if !text.lines().any(known) {
-        if !text.is_empty() {
-            text.push('\n');
+/// Whether a line of a list of users or groups has this number.
+fn has_id(line: &str, id: u32) -> bool {
+    line.split(':').nth(2) == Some(id.to_string().as_str())
+}
+
+/// The name of a user in an image's list. It comes from a stranger: one that no name can be is as
+/// good as none.
+pub(crate) fn name_of(passwd: &str, uid: u32) -> Option<&str> {
+    let line = passwd.lines().find(|line| has_id(line, uid))?;
+    let name = line.split(':').next()?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (!name.is_empty() && name.len() <= 32 && name.bytes().all(plain)).then_some(name)
+}
+
+/// A list of users with the one that the command runs as, whose home is the cage's.
+fn with_agent(list: &str, identity: &Identity, home: &Path) -> String {
+    let Identity { uid, gid, .. } = identity;
+    let home = home.display().to_string();
+    let mut found = false;
+    let mut text = String::with_capacity(list.len() + 64);
+    for line in list.lines() {
+        let mut fields: Vec<&str> = line.split(':').collect();
+        if has_id(line, *uid) && fields.len() == 7 {
+            found = true;
+            if let Some(field) = fields.get_mut(5) {
+                *field = &home;
+            }
         }
-        text.push_str(&agent());
+        text.push_str(&fields.join(":"));
+        text.push('\n');
     }
-    text.push('\n');
+    if !found {
+        text.push_str(&format!("agent:x:{uid}:{gid}:agent:{home}:/bin/sh\n"));
+    }
+    text
+}
+
+/// A list of groups with this one.
+fn with_group(list: &str, gid: u32) -> String {
+    let mut text = list.trim_end().to_owned();
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    if !list.lines().any(|line| has_id(line, gid)) {
+        text.push_str(&format!("agent:x:{gid}:\n"));
+    }
     text
 }
 
@@ -176,21 +205,40 @@ mod tests {
     use super::*;
     use crate::plan::IdMap;
 
-    #[test]
-    fn the_agent_is_added_once() {
-        let identity = |uid| Identity {
+    const ROOT: &str = "root:x:0:0:root:/root:/bin/sh\n";
+
+    fn with(list: &str, uid: u32) -> String {
+        let identity = Identity {
             uid,
             gid: uid,
             map: IdMap::Own { uid, gid: uid },
         };
-        let list = "root:x:0:0:root:/root:/bin/sh\n";
-        let added = with_agent(list, &identity(1000), || "agent:x:1000:1000".into());
-        assert_eq!(added, format!("{list}agent:x:1000:1000\n"));
-        let same = with_agent(list, &identity(0), || "agent:x:0:0".into());
-        assert_eq!(same, list);
-        assert_eq!(
-            with_agent("", &identity(7), || "agent:x:7:7".into()),
-            "agent:x:7:7\n"
-        );
+        with_agent(list, &identity, Path::new("/home/ann"))
+    }
+
+    #[test]
+    fn the_user_of_the_cage_is_listed_once_with_its_home() {
+        let agent = "agent:x:1000:1000:agent:/home/ann:/bin/sh\n";
+        assert_eq!(with(ROOT, 1000), format!("{ROOT}{agent}"));
+        assert_eq!(with(&with(ROOT, 1000), 1000), format!("{ROOT}{agent}"));
+        assert_eq!(with(ROOT, 0), "root:x:0:0:root:/home/ann:/bin/sh\n");
+        assert_eq!(with("", 1000), agent);
+        // A line that is too short to be a user's is not the agent's.
+        assert_eq!(with("x:y:1000\n", 1000), format!("x:y:1000\n{agent}"));
+    }
+
+    #[test]
+    fn the_group_of_the_cage_is_listed_once() {
+        assert_eq!(with_group("root:x:0:\n", 0), "root:x:0:\n");
+        assert_eq!(with_group("root:x:0:\n", 7), "root:x:0:\nagent:x:7:\n");
+        assert_eq!(with_group("", 7), "agent:x:7:\n");
+    }
+
+    #[test]
+    fn a_name_that_is_not_one_does_not_count() {
+        assert_eq!(name_of(ROOT, 0), Some("root"));
+        for list in ["", "a b:x:0:0", "\x1b[2J:x:0:0", ":x:0:0"] {
+            assert_eq!(name_of(list, 0), None, "{list:?}");
+        }
     }
 }

@@ -165,6 +165,8 @@ pub(crate) fn request() -> Request {
         i_know: false,
         root: None,
         image: None,
+        user: None,
+        workdir: None,
         boot: None,
         oci_runtime: None,
         guest: None,

@@ -37,6 +37,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) ceiling: Option<(&'a str, &'a Path)>,
     /// An image that can be written, as its root.
     pub(crate) image: Option<&'a str>,
+    /// A directory whose system is booted, with the command as its init.
+    pub(crate) system: Option<&'a Path>,
     pub(crate) command: Vec<OsString>,
 }
 
@@ -108,6 +110,8 @@ pub struct Adapter {
     pub(crate) network: bool,
     /// Whether it is the egress proxy's own confinement, in which no programs run.
     pub(crate) proxy: bool,
+    /// Whether it boots a system, whose init the command is.
+    pub(crate) boots: bool,
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -140,11 +144,28 @@ fn ironcage_landlock_line(launch: &Launch<'_>) -> Vec<OsString> {
     ironcage_with(&[&isolation[..], &degraded[..]].concat(), launch)
 }
 
+/// The command is the init: it has what an init is given back, and nothing is between it and the cage.
+fn ironcage_boot_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let (Some(system), Some((init, arguments))) = (launch.system, launch.command.split_first())
+    else {
+        return ironcage_line(launch);
+    };
+    let flags = ["--boot".into(), "--root".into(), system.into()];
+    let mut flags: Vec<OsString> = flags.into();
+    flags.extend(["--entrypoint".into(), init.clone()]);
+    ironcage_of(&flags, launch, arguments)
+}
+
 fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
+    let flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
+    ironcage_of(&flags, launch, &launch.command)
+}
+
+fn ironcage_of(flags: &[OsString], launch: &Launch<'_>, command: &[OsString]) -> Vec<OsString> {
     // Each probe starts from the real files, not from what the one before it left aside.
     let mut line: Vec<OsString> = vec![launch.launcher.into()];
     line.extend(["run", "--quiet", "--fresh"].map(OsString::from));
-    line.extend(flags.iter().map(OsString::from));
+    line.extend(flags.iter().cloned());
     // The suite's own directory is given as it is: heartbeats in it are watched from outside,
     // and in a copy-on-write view nobody would see them.
     let mut suite = launch.workspace.join(".suite").into_os_string();
@@ -202,7 +223,7 @@ fn ironcage_with(flags: &[&str], launch: &Launch<'_>) -> Vec<OsString> {
         line.extend(network::flags(rules));
     }
     line.push("--".into());
-    line.extend(launch.command.iter().cloned());
+    line.extend(command.iter().cloned());
     line
 }
 
@@ -233,6 +254,7 @@ impl Adapter {
             commands: true,
             network: true,
             proxy: false,
+            boots: false,
         }
     }
 
@@ -249,6 +271,7 @@ impl Adapter {
             commands: false,
             network: false,
             proxy: false,
+            boots: false,
         }
     }
 
@@ -261,6 +284,7 @@ impl Adapter {
             "ironcage-root-inside",
             "ironcage-chroot",
             "ironcage-landlock",
+            "ironcage-boot",
             "ironcage-egress",
             "none",
             "landlock",
@@ -309,6 +333,15 @@ impl Adapter {
                 in_memory: false,
                 ..Adapter::ironcage()
             }),
+            // It has neither leases nor children, and its system is not the host's.
+            "ironcage-boot" => Ok(Adapter {
+                name: "ironcage --boot, as its init".to_owned(),
+                line: Line::Built(ironcage_boot_line),
+                network: false,
+                commands: false,
+                boots: true,
+                ..Adapter::ironcage()
+            }),
             "ironcage-egress" => Ok(Adapter {
                 name: "the process of Ironcage's egress proxy, taken over".to_owned(),
                 line: Line::Built(proxy_line),
@@ -343,6 +376,7 @@ impl Adapter {
             commands: false,
             network: false,
             proxy: false,
+            boots: false,
         })
     }
 
@@ -405,6 +439,7 @@ mod tests {
             key: None,
             ceiling: None,
             image: None,
+            system: None,
             command: command.iter().map(OsString::from).collect(),
         }
     }

@@ -164,6 +164,7 @@ pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
         commands: false,
         network: false,
         proxy: false,
+        boots: false,
     })
 }
 

@@ -171,6 +171,7 @@ impl Runner {
                     ceiling: matches!(setup, Setup::Leased | Setup::Scoped)
                         .then_some((NAME, self.stage.layout.ceiling.as_path())),
                     image: (setup == Setup::Committed).then_some(IMAGE),
+                    system: self.adapter.boots.then_some(&*self.system),
                     command,
                 })
             }
@@ -547,6 +548,7 @@ impl Runner {
                 key: None,
                 ceiling: None,
                 image: None,
+                system: self.adapter.boots.then_some(&*self.system),
                 command: words.to_vec(),
             }),
             _ => words.to_vec(),

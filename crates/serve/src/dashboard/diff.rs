@@ -38,14 +38,14 @@ pub(super) struct Diff {
 
 /// A line of `ironcage change list --json`.
 #[derive(Debug, Deserialize)]
-struct ListedChange {
+struct FoundChange {
     id: String,
     cages: Vec<String>,
 }
 
 /// An error of `ironcage`, as `IRONCAGE_ERROR_CODES=json` prints it.
 #[derive(Debug, Deserialize)]
-struct Failed {
+struct DiffFailed {
     error: FailedDetail,
 }
 
@@ -91,7 +91,7 @@ async fn change_of(engine: &Engine, entry: &Arc<Entry>) -> ApiResult<Option<Stri
         Err(error) => return Err(error),
     }
     let (bytes, _) = run(engine, &["change", "list", "--json"]).await?;
-    let changes: Vec<ListedChange> = serde_json::from_slice(&bytes)
+    let changes: Vec<FoundChange> = serde_json::from_slice(&bytes)
         .map_err(|error| ApiError::internal("read the list of changes", &error))?;
     let of_cage = changes
         .into_iter()
@@ -152,9 +152,9 @@ fn error_of(text: &[u8]) -> ApiError {
     let text = String::from_utf8_lossy(text);
     let failed = text
         .lines()
-        .find_map(|line| serde_json::from_str::<Failed>(line).ok());
+        .find_map(|line| serde_json::from_str::<DiffFailed>(line).ok());
     match failed {
-        Some(Failed { error }) => {
+        Some(DiffFailed { error }) => {
             let shown = ApiError::new(Code::Conflict, error.message);
             match error.hints.is_empty() {
                 true => shown,

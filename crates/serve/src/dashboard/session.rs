@@ -51,7 +51,7 @@ pub(crate) fn link(
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Link {
+pub(super) struct SignIn {
     link: String,
 }
 
@@ -93,7 +93,7 @@ fn internal(error: &KeyError) -> ApiError {
 /// Exchanges a link for a key.
 pub(super) async fn open(
     State(engine): State<Arc<Engine>>,
-    Json(Link { link }): Json<Link>,
+    Json(SignIn { link }): Json<SignIn>,
 ) -> ApiResult<axum::Json<Session>> {
     let refused = || {
         ApiError::new(

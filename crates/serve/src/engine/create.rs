@@ -1,8 +1,10 @@
 //! Creation of a cage: checked, remembered, started, remembered again.
 
 use super::check::check;
+use super::warm::Adopted;
+use super::words::words;
 use super::{Engine, Entry, TIMEOUT, blocking, store_error};
-use crate::api::types::{CreateCage, OnTimeout, WorkspaceMode};
+use crate::api::types::{CreateCage, OnTimeout};
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
@@ -11,8 +13,7 @@ use crate::store::{CageRecord, Creation, E2bState};
 use ironcage_cage_daemon::protocol::{Reply, Request};
 use ironcage_model::CageId;
 use sha2::{Digest, Sha256};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,9 +35,9 @@ pub(crate) struct Order {
 }
 
 /// A start that failed, and whether it is known that no cage came of it.
-struct Failed {
-    error: ApiError,
-    known: bool,
+pub(super) struct Failed {
+    pub(super) error: ApiError,
+    pub(super) known: bool,
 }
 
 impl From<ApiError> for Failed {
@@ -117,21 +118,24 @@ impl Engine {
             e2b,
             restoring,
         };
+        let creation = idempotency.as_deref().map(|idempotency| {
+            let creation = Creation {
+                request: request.clone(),
+                cage: String::new(),
+                time: now,
+            };
+            (idempotency, creation)
+        });
+        match self.adopt(&record, creation.as_ref())? {
+            Adopted::Yes(entry) => return Ok(entry),
+            Adopted::Earlier(earlier) => return self.created_earlier(&earlier, &request),
+            Adopted::No => {}
+        }
         let _starting = self.starting(&record.name);
-        match &idempotency {
-            Some(idempotency) => {
-                let creation = Creation {
-                    request: request.clone(),
-                    cage: record.name.clone(),
-                    time: now,
-                };
-                let earlier = self.store.put_creation(idempotency, &creation, &record);
-                // The same request came twice at once.
-                if let Some(earlier) = earlier.map_err(store_error)? {
-                    return self.created_earlier(&earlier, &request);
-                }
-            }
-            None => self.store.put(&record).map_err(store_error)?,
+        // The same request may have come twice at once.
+        let earlier = self.store.put_new(&record, creation.as_ref());
+        if let Some(earlier) = earlier.map_err(store_error)? {
+            return self.created_earlier(&earlier, &request);
         }
         let Failed { error, known } = match self.start(&mut record).await {
             Ok(entry) => return Ok(entry),
@@ -185,14 +189,7 @@ impl Engine {
 
     /// Starts the cage of a record and brings it into the table.
     async fn start(self: &Arc<Self>, record: &mut CageRecord) -> Result<Arc<Entry>, Failed> {
-        let id = {
-            let _turn = self
-                .starts
-                .acquire()
-                .await
-                .map_err(|error| ApiError::internal("start a cage", &error))?;
-            self.execute(record).await?
-        };
+        let id = self.start_process(record).await?;
         match self.join(record, &id).await {
             Ok(entry) => Ok(entry),
             Err(error) => {
@@ -207,6 +204,13 @@ impl Engine {
         }
     }
 
+    /// Starts a cage when it is its turn.
+    pub(super) async fn start_process(&self, record: &CageRecord) -> Result<CageId, Failed> {
+        let turn = self.starts.acquire().await;
+        let _turn = turn.map_err(|error| ApiError::internal("start a cage", &error))?;
+        self.execute(record).await
+    }
+
     /// Brings a cage that runs into the table.
     pub(super) async fn join(
         self: &Arc<Self>,
@@ -216,18 +220,20 @@ impl Engine {
         record.id = Some(id.to_string());
         let daemon = Daemon::new(id.clone(), self.relay(&record.name));
         if record.home.is_empty() {
-            match daemon.ask_one(&Request::Info).await? {
-                Reply::Info { home, cwd } => (record.home, record.workspace) = (home, cwd),
-                _ => return Err(daemon.garbled("it does not describe itself")),
-            }
+            (record.home, record.workspace) = describe(&daemon).await?;
             self.note_change(record, id).await?;
         }
         self.store.put(record).map_err(store_error)?;
         let entry = self.entry(record.clone(), id.clone(), daemon);
-        self.insert(&entry);
-        self.tell(&entry, crate::event_log::Kind::Created);
-        self.watch(&entry);
+        self.enter(&entry);
         Ok(entry)
+    }
+
+    /// Brings a new cage into the table.
+    pub(super) fn enter(self: &Arc<Self>, entry: &Arc<Entry>) {
+        self.insert(entry);
+        self.tell(entry, crate::event_log::Kind::Created);
+        self.watch(entry);
     }
 
     pub(super) fn entry(&self, record: CageRecord, id: CageId, daemon: Arc<Daemon>) -> Arc<Entry> {
@@ -254,103 +260,9 @@ impl Engine {
         .into()
     }
 
-    /// The empty directory that a cage without a directory has for its workspace.
-    fn empty(&self) -> PathBuf {
-        self.settings.workspaces.join("empty")
-    }
-
     /// The code interpreter that the service provides for a cage.
     pub(crate) fn interpreter(&self, record: &CageRecord) -> Option<&Path> {
-        let wanted = record.e2b_template.as_deref() == Some(crate::e2b::CODE_INTERPRETER);
-        let provided = self.settings.code_interpreter.as_deref();
-        provided.filter(|_| wanted)
-    }
-
-    fn arguments(&self, record: &CageRecord, policy: Option<&Path>) -> Vec<OsString> {
-        let spec = &record.spec;
-        let mut words: Vec<OsString> = [
-            "run",
-            "-d",
-            "-q",
-            "--rm",
-            "--isolation",
-            "namespace",
-            "--name",
-        ]
-        .map(OsString::from)
-        .into();
-        words.push((&record.name).into());
-        if spec.directory.is_none() {
-            // State is kept by the path of the workspace, which these cages share.
-            words.push("--no-state".into());
-        }
-        let mut flag = |name: &str, value: &dyn AsRef<std::ffi::OsStr>| {
-            let mut word = OsString::from(name);
-            word.push("=");
-            word.push(value);
-            words.push(word);
-        };
-        flag("--read", &self.settings.inside);
-        if let Some(interpreter) = self.interpreter(record) {
-            flag("--read", &interpreter);
-        }
-        match &spec.directory {
-            Some(directory) => {
-                flag("--workspace", directory);
-                flag("--cwd", directory);
-                let mode = spec.workspace_mode.unwrap_or(WorkspaceMode::Cow);
-                flag("--workspace-mode", &mode.name());
-            }
-            None => {
-                flag("--workspace", &self.empty());
-                flag("--cwd", &self.empty());
-                flag("--workspace-mode", &WorkspaceMode::Scratch.name());
-            }
-        }
-        for (name, value) in [
-            ("--profile", &spec.profile),
-            ("--image", &spec.image),
-            ("--template", &spec.template),
-        ] {
-            if let Some(value) = value {
-                flag(name, value);
-            }
-        }
-        if let Some(policy) = policy {
-            flag("--policy", &policy);
-        }
-        if let Some(limits) = &spec.limits {
-            for (name, value) in [
-                ("--memory", &limits.memory),
-                ("--cpus", &limits.cpus),
-                ("--disk", &limits.disk),
-            ] {
-                if let Some(value) = value {
-                    flag(name, value);
-                }
-            }
-            if let Some(pids) = limits.pids {
-                flag("--pids", &pids.to_string());
-            }
-        }
-        if let Some(network) = &spec.network {
-            if let Some(mode) = network.mode {
-                flag("--network", &mode.name());
-            }
-            network
-                .allow
-                .iter()
-                .for_each(|host| flag("--allow-host", host));
-            network
-                .deny
-                .iter()
-                .for_each(|host| flag("--deny-host", host));
-        }
-        words.push("--".into());
-        words.push((&self.settings.inside).into());
-        words.push("__daemon".into());
-        words.push((&record.name).into());
-        words
+        super::words::interpreter(&self.settings, record)
     }
 
     /// Executes `ironcage run -d`.
@@ -375,7 +287,7 @@ impl Engine {
             None => None,
         };
         let mut child = Command::new(&self.settings.ironcage)
-            .args(self.arguments(record, policy.as_deref()))
+            .args(words(&self.settings, record, policy.as_deref()))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -432,6 +344,14 @@ impl Engine {
                 error: ApiError::internal("read the id of the cage", &error),
                 known: false,
             })
+    }
+}
+
+/// The home and the working directory of a cage, by its daemon.
+pub(super) async fn describe(daemon: &Arc<Daemon>) -> ApiResult<(String, String)> {
+    match daemon.ask_one(&Request::Info).await? {
+        Reply::Info { home, cwd } => Ok((home, cwd)),
+        _ => Err(daemon.garbled("it does not describe itself")),
     }
 }
 

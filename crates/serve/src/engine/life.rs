@@ -23,11 +23,11 @@ const MOST_ENDED: usize = 256;
 /// How long an idempotency key holds.
 const CREATIONS_KEPT: u64 = 24 * 3_600_000_000;
 
-/// Ends a cage and waits for its end.
-pub(super) fn stop(id: &CageId) -> ApiResult<()> {
+/// Ends a cage and waits for its end. Whether it ran: one that does not may be about to.
+pub(super) fn stop(id: &CageId) -> ApiResult<bool> {
     let connection = match Cages::of_user()?.connect(id) {
         Ok(connection) => connection,
-        Err(ClientError::NotRunning { .. }) => return Ok(()),
+        Err(ClientError::NotRunning { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     // Its daemon has nothing to finish.
@@ -35,7 +35,7 @@ pub(super) fn stop(id: &CageId) -> ApiResult<()> {
         .send(&Request::Stop { milliseconds: 0 })
         .and_then(|()| connection.await_end())
     {
-        Ok(_) | Err(ClientError::Gone { .. }) => Ok(()),
+        Ok(_) | Err(ClientError::Gone { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
@@ -123,6 +123,7 @@ impl Engine {
             rounds += 1;
             if rounds.is_multiple_of(10) {
                 self.finish_creations().await;
+                self.finish_warm().await;
                 for entry in self.all() {
                     if entry.state() == CageState::Paused {
                         self.look_at_paused(entry);

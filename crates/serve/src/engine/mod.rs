@@ -10,10 +10,13 @@ mod life;
 mod quota;
 mod recover;
 mod snapshots;
+mod warm;
+mod words;
 
 pub(crate) use changes::ListedChange;
 pub(crate) use create::Order;
 pub(crate) use snapshots::MOST_FORKS;
+pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
 use crate::clock;
@@ -28,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::projects::Projects;
 use crate::store::{CageRecord, E2bState, Store, StoreError};
 use ironcage_client::Cages;
+use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -48,6 +52,9 @@ pub(crate) struct Settings {
     pub(crate) inside: PathBuf,
     /// Where cages without a directory have their empty workspace.
     pub(crate) workspaces: PathBuf,
+    /// The user's home directory, and Ironcage's configuration there.
+    pub(crate) home: PathBuf,
+    pub(crate) config: PathBuf,
     /// Whether sandboxes of E2B's API may have the whole network.
     pub(crate) internet: bool,
     /// The Python environment of E2B's code interpreter, where the service provides one.
@@ -56,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) most_cages: usize,
     /// Requests of one key in a second.
     pub(crate) rate: u32,
+    /// Cages that are started before they are created.
+    pub(crate) warm: Vec<WarmCages>,
 }
 
 #[derive(Debug)]
@@ -74,6 +83,7 @@ pub(crate) struct Engine {
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
+    warm: warm::WarmPools,
 }
 
 /// A cage of the table.
@@ -182,6 +192,7 @@ impl Engine {
             projects: Projects::in_data(&settings.data),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
+            warm: warm::WarmPools::new(&settings),
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cages that are being created: they count before they run.
 #[derive(Debug, Default)]
-pub(super) struct Creations(Mutex<Vec<Arc<Creation>>>);
+pub(super) struct Creations(Mutex<Vec<Arc<ReservedCage>>>);
 
 /// A cage that is being created.
 #[derive(Debug)]
-struct Creation {
+struct ReservedCage {
     project: String,
     key: String,
     memory: u64,
@@ -25,7 +25,7 @@ struct Creation {
 #[derive(Debug)]
 pub(super) struct Creating<'a> {
     creations: &'a Creations,
-    own: Arc<Creation>,
+    own: Arc<ReservedCage>,
 }
 
 impl Drop for Creating<'_> {
@@ -198,7 +198,7 @@ impl Engine {
         if let Some(most) = project.cages_per_minute {
             self.limits.creation(&key.project, most)?;
         }
-        let own = Arc::new(Creation {
+        let own = Arc::new(ReservedCage {
             project: key.project.clone(),
             key: key.id.clone(),
             memory,

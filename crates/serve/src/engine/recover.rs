@@ -23,6 +23,7 @@ impl Engine {
         }
         self.finish_creations().await;
         self.sweep_snapshots()?;
+        self.finish_warm().await;
         Ok(())
     }
 
@@ -73,7 +74,9 @@ impl Engine {
                     };
                     if !joined {
                         let stopped = blocking(move || life::stop(&id)).await;
-                        if stopped.is_ok() {
+                        // One that is in the log and not running may be just starting.
+                        let old = record.created + START < clock::now();
+                        if stopped.is_ok_and(|ran| ran || old) {
                             let _ = self.store.remove(&record.name);
                         }
                     }

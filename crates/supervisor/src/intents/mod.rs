@@ -90,7 +90,7 @@ impl Supervision<'_> {
         let mut needed = Needed::of(plan, &names, Nesting::Merged);
         let declared = |need: &Need| match need {
             Need::Host(rule) => Some(rule.clone()),
-            Need::Path { .. } => None,
+            Need::Path { .. } | Need::Name(_) => None,
         };
         let hosts = needed.needs.iter().filter_map(declared).collect();
         needed

@@ -8,7 +8,7 @@ use super::trust::{TrustRecord, differs};
 use crate::effects::Effect;
 use crate::leases::{LeaseMatch, LeaseRequest, Requester};
 use crate::needed::{Need, Needed};
-use ironcage_control::{GrantRequest, LeaseTarget};
+use ironcage_control::GrantRequest;
 use ironcage_egress::OTHERS;
 use ironcage_lease::Words;
 use ironcage_model::{
@@ -355,10 +355,7 @@ impl<'a> Intents<'a> {
         let need = self.take_need(number, need)?;
         let unannounced = self.strays(number, &need, now);
         let tool = self.call(number).map(|call| call.tool.clone());
-        let (wanted, descriptor) = match need {
-            Need::Path { right, handle, .. } => (LeaseTarget::Path { right }, Some(handle)),
-            Need::Host(rule) => (LeaseTarget::Other(Resource::Host { rule }), None),
-        };
+        let (wanted, descriptor) = need.target();
         let term = self.term();
         Some(LeaseRequest {
             by: Requester::Call(number),
@@ -386,7 +383,7 @@ impl<'a> Intents<'a> {
         };
         // Of a bundle nobody writes the hosts.
         let told = match need {
-            Need::Path { .. } => true,
+            Need::Path { .. } | Need::Name(_) => true,
             Need::Host(rule) => spelled(rule),
         };
         told && self.words.stray(&need.resource(), leases, now)

@@ -74,6 +74,7 @@ fn decided(
                 node: Node::Directory,
                 executed: None,
             },
+            name: None,
         }),
     };
     let target = RequestTarget {

@@ -9,6 +9,7 @@ use ironcage_plan::protected_names;
 use ironcage_sys::rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlink, statat,
 };
+use ironcage_sys::rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -26,6 +27,16 @@ pub(crate) struct SeenPath {
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) facts: Facts,
+    /// Where it is one name of a directory, which may not be there.
+    pub(crate) name: Option<SeenName>,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeenName {
+    pub(crate) directory: Identity,
+    /// What has the name.
+    pub(crate) existing: Option<Identity>,
 }
 
 /// What a lease is asked for: a resource, and what was seen of it where it is a path.
@@ -41,8 +52,9 @@ impl LeaseSubject {
         wanted: &LeaseTarget,
         handle: Option<&OwnedFd>,
     ) -> Result<LeaseSubject, Box<(Resource, LeaseReason)>> {
-        let right = match wanted {
-            LeaseTarget::Path { right } => *right,
+        let (right, name) = match wanted {
+            LeaseTarget::Path { right } => (*right, None),
+            LeaseTarget::Name { name } => (Right::Write, Some(name)),
             LeaseTarget::Other(resource) => {
                 return Ok(LeaseSubject {
                     resource: resource.clone(),
@@ -54,7 +66,11 @@ impl LeaseSubject {
         let Some(handle) = handle else {
             return Err(Box::new((path(String::new()), LeaseReason::NoDescriptor)));
         };
-        match look(handle, right) {
+        let seen = match name {
+            None => look(handle, right),
+            Some(name) => look_at_name(handle, name),
+        };
+        match seen {
             Ok(seen) => Ok(LeaseSubject {
                 resource: path(seen.path.to_string_lossy().into_owned()),
                 seen: Some(seen),
@@ -107,6 +123,43 @@ pub(crate) fn look(handle: &OwnedFd, right: Right) -> io::Result<SeenPath> {
             node,
             executed: executed.map(str::to_owned),
         },
+        name: None,
+    })
+}
+
+/// Looks at a name in a directory: a file that is to be written, or none yet.
+pub(crate) fn look_at_name(directory: &OwnedFd, name: &str) -> io::Result<SeenPath> {
+    let around = look(directory, Right::Read)?;
+    let is_one = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+    if !is_one || around.facts.node != Node::Directory {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let (node, existing) = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => {
+            let identity = Identity {
+                device: stat.st_dev,
+                inode: stat.st_ino,
+            };
+            let node = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => Node::File,
+                _ => Node::Other,
+            };
+            (node, Some(identity))
+        }
+        Err(Errno::NOENT) => (Node::File, None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(SeenPath {
+        path: around.path.join(name),
+        identity: existing.unwrap_or(around.identity),
+        facts: Facts {
+            node,
+            executed: None,
+        },
+        name: Some(SeenName {
+            directory: around.identity,
+            existing,
+        }),
     })
 }
 

@@ -166,7 +166,9 @@ impl Supervision<'_> {
                     ..
                 },
             ) => {
-                let from = match self.plan.is_locked(Path::new(path)) {
+                // What is read there is hidden in the view, and the host's own.
+                let in_view = *right == Right::Write && self.plan.is_locked(Path::new(path));
+                let from = match in_view {
                     true => LeasedFrom::View,
                     false => LeasedFrom::Host {
                         device: identity.device,

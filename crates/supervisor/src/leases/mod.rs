@@ -11,7 +11,7 @@ mod pace;
 mod requests;
 mod table;
 
-pub(crate) use facts::{LeaseSubject, SeenPath, look};
+pub(crate) use facts::{LeaseSubject, SeenName, SeenPath, look, look_at_name};
 pub(crate) use mechanism::unwatched;
 pub(crate) use pace::RequestPace;
 pub(crate) use requests::{LeaseRequest, Requester, shortened};

@@ -10,7 +10,7 @@ use crate::permission_requests::NewRequest;
 use crate::scope::ScopeEvent;
 use crate::supervise::{Supervision, failed};
 use crate::taint;
-use ironcage_control::{GrantRequest, LeaseTarget, Reply};
+use ironcage_control::{GrantRequest, Reply};
 use ironcage_lease::LeaseTerms;
 use ironcage_lease::life::EndingRules;
 use ironcage_model::{
@@ -140,6 +140,12 @@ impl Supervision<'_> {
         };
         let decision = decide_request(&target, facts);
         let LeaseSubject { resource, seen } = subject;
+        if seen.as_ref().is_some_and(|seen| seen.name.is_some()) {
+            // Another request could name one beside it while it is open.
+            let error = "only a command in a scope is leased one name of a directory".into();
+            let reason = LeaseReason::PathNotInspected { error }.into();
+            return self.refuse_lease(by, resource, origin, reason);
+        }
         let opening = Opening {
             identity: seen.map(|seen| seen.identity),
             descriptor,
@@ -241,9 +247,9 @@ impl Supervision<'_> {
     pub(crate) fn has_leases_for(&self, wanted: &[GrantRequest], descriptors: &[OwnedFd]) -> bool {
         let mut descriptors = descriptors.iter();
         wanted.iter().all(|grant| {
-            let handle = match &grant.wanted {
-                LeaseTarget::Path { .. } => descriptors.next(),
-                LeaseTarget::Other(_) => None,
+            let handle = match grant.wanted.has_path() {
+                true => descriptors.next(),
+                false => None,
             };
             let subject = LeaseSubject::look(&grant.wanted, handle);
             subject.is_ok_and(|subject| self.leases.open_for(&subject.resource).is_some())

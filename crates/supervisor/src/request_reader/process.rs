@@ -330,6 +330,10 @@ impl Reader<'_> {
                         Right::Read => self.refuse(index, resource, reason),
                     };
                 }
+                // Only scopes are leased names.
+                PathLookup::Name(_) => {
+                    return self.refuse(index, resource, LeaseReason::PathNotFound.into());
+                }
                 PathLookup::Neither(reason) => return self.refuse(index, resource, reason.into()),
             },
         };

@@ -5,8 +5,8 @@
 //! its name, and only what the ceiling gives at once is given.
 
 use super::MOST_OF_A_CALL;
-use crate::needed::{Names, Need, Needed, Nesting};
-use ironcage_control::{Bytes, DeniedLease, GrantRequest, LeaseTarget, ScopeRequest};
+use crate::needed::{Names, Needed, Nesting};
+use ironcage_control::{Bytes, DeniedLease, GrantRequest, ScopeRequest};
 use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
 use ironcage_model::{
     Contact, LeaseOrigin, Reason, Resource, Right, SupervisorReason, Term, in_full,
@@ -144,13 +144,8 @@ impl Planned {
             });
         }
         for need in needed.needs {
-            let wanted = match need {
-                Need::Path { right, handle, .. } => {
-                    self.descriptors.push(handle);
-                    LeaseTarget::Path { right }
-                }
-                Need::Host(rule) => LeaseTarget::Other(Resource::Host { rule }),
-            };
+            let (wanted, handle) = need.target();
+            self.descriptors.extend(handle);
             self.asked.leases.push(GrantRequest {
                 wanted,
                 term: Term::UntilRevoked,

@@ -57,9 +57,9 @@ pub(super) fn decide_all(
     let mut handles: Vec<Option<OwnedFd>> = Vec::new();
     for request in asked {
         handles.push(match request.wanted {
-            LeaseTarget::Path { .. } | LeaseTarget::Other(Resource::Port { .. }) => {
-                descriptors.next()
-            }
+            LeaseTarget::Path { .. }
+            | LeaseTarget::Name { .. }
+            | LeaseTarget::Other(Resource::Port { .. }) => descriptors.next(),
             LeaseTarget::Other(_) => None,
         });
     }
@@ -229,6 +229,7 @@ impl LeaseDecider<'_> {
             mounts: Vec::new(),
             holders: Vec::new(),
             failure: None,
+            misplaced: None,
         })
     }
 

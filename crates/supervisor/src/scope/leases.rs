@@ -11,7 +11,7 @@ use super::supervisor::ScopeState;
 use crate::RunError;
 use crate::audit_writer::AuditWriter;
 use crate::backends::backend;
-use crate::leases::{SeenPath, release};
+use crate::leases::{SeenName, SeenPath, release};
 use crate::supervise::{Supervision, failed};
 use ironcage_backend::{LeaseOrder, LeasedFrom, MountHelper, MountHelperReply, Sought};
 use ironcage_lease::life::{LeaseEffect, LeaseEvent, LeaseLife, LeasePhase};
@@ -56,6 +56,8 @@ pub(super) struct ScopeLease {
     pub(super) holders: Vec<Holder>,
     /// Why it could not be opened.
     pub(super) failure: Option<Reason>,
+    /// Why what was written under its name is not in its place.
+    pub(super) misplaced: Option<String>,
 }
 
 impl ScopeLease {
@@ -68,15 +70,19 @@ impl ScopeLease {
         self.brings
     }
 
-    /// The path of the host to which it lets the scope write.
+    /// The path of the host to which it lets the scope write: of a name, the directory around it.
     pub(super) fn written_path(&self) -> Option<String> {
-        match &self.lease.resource {
-            Resource::Path {
-                path,
-                right: Right::Write,
-            } => Some(path.clone()),
-            _ => None,
-        }
+        let Resource::Path {
+            path,
+            right: Right::Write,
+        } = &self.lease.resource
+        else {
+            return None;
+        };
+        let named = self.seen.as_ref().and_then(|seen| seen.name);
+        let around = Path::new(path).parent().filter(|_| named.is_some());
+        let written = around.unwrap_or(Path::new(path));
+        Some(written.to_string_lossy().into_owned())
     }
 
     /// Puts it on record, before anything is open: whoever kills us now leaves no lease that the
@@ -101,6 +107,19 @@ impl ScopeLease {
         Ok(())
     }
 
+    /// What was written is not where it was leased: nothing of that is silent.
+    fn record_misplaced(&mut self, audit: &mut AuditWriter) -> Result<(), RunError> {
+        let Some(error) = self.misplaced.take() else {
+            return Ok(());
+        };
+        audit.write(EventKind::LeaseRefused {
+            resource: self.lease.resource.clone(),
+            origin: self.lease.origin,
+            reason: LeaseReason::NotPlaced { error }.into(),
+            unrecorded: 0,
+        })
+    }
+
     fn record_end(&self, effect: LeaseEffect, audit: &mut AuditWriter) -> Result<(), RunError> {
         let LeaseEffect::End { end, cause, open } = effect else {
             return Ok(());
@@ -112,6 +131,23 @@ impl ScopeLease {
             holders: self.holders.clone(),
             milliseconds: open.as_millis() as u64,
         })
+    }
+}
+
+fn from_host(seen: &SeenPath) -> LeasedFrom {
+    match seen.name {
+        Some(SeenName {
+            directory,
+            existing,
+        }) => LeasedFrom::Name {
+            device: directory.device,
+            inode: directory.inode,
+            existing: existing.map(|file| (file.device, file.inode)),
+        },
+        None => LeasedFrom::Host {
+            device: seen.identity.device,
+            inode: seen.identity.inode,
+        },
     }
 }
 
@@ -247,6 +283,7 @@ impl Supervision<'_> {
             LeaseEffect::Expel | LeaseEffect::GiveUpMechanism => Some(LeaseEvent::MechanismLost),
             LeaseEffect::End { .. } => {
                 lease.record_end(effect, &mut self.audit)?;
+                lease.record_misplaced(&mut self.audit)?;
                 step();
                 None
             }
@@ -285,7 +322,8 @@ impl Supervision<'_> {
             }
         }
         step();
-        let part = match self.plan.is_locked(Path::new(path)) {
+        // What is read there is hidden in the view, and the host's own.
+        let part = match *right == Right::Write && self.plan.is_locked(Path::new(path)) {
             false => None,
             true => {
                 let backend = backend(self.plan.isolation_level.what.isolation);
@@ -307,10 +345,7 @@ impl Supervision<'_> {
             path: path.clone(),
             from: match part {
                 Some(_) => LeasedFrom::Beside,
-                None => LeasedFrom::Host {
-                    device: seen.identity.device,
-                    inode: seen.identity.inode,
-                },
+                None => from_host(seen),
             },
             right: *right,
         };
@@ -361,9 +396,13 @@ impl Supervision<'_> {
         };
         match helper.order(order).and_then(|()| answer(helper)) {
             Ok(MountHelperReply::Ended {
-                progress, mounts, ..
+                progress,
+                mounts,
+                misplaced,
+                ..
             }) => {
                 lease.mounts = mounts;
+                lease.misplaced = misplaced;
                 LeaseEvent::Released(release(progress))
             }
             Ok(MountHelperReply::Opened { .. }) | Err(_) => LeaseEvent::MechanismLost,

@@ -2,13 +2,10 @@
 
 use super::{MOST_PATHS, Reader};
 use crate::intents::in_base;
-use crate::leases::look;
 use crate::needed::{Names, Need, Needed, Nesting};
 use crate::path_lookup::{PathLookup, look_up};
 use crate::request_reader::FromReader;
-use ironcage_control::{
-    Answered, DeniedLease, GrantRequest, LeaseTarget, ShellIntent, ShellRequest, pair,
-};
+use ironcage_control::{Answered, DeniedLease, GrantRequest, ShellIntent, ShellRequest, pair};
 use ironcage_model::{LeaseReason, Resource, Right, SupervisorReason, Term};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -49,27 +46,21 @@ impl Reader<'_> {
         let (mut leases, mut descriptors) = (Vec::new(), Vec::new());
         for need in needed.needs {
             let resource = need.resource();
-            let wanted = match need {
-                // A file system that does not answer is waited for here, and not in the supervisor.
-                Need::Path { right, handle, .. }
-                    if descriptors.len() < MOST_PATHS && look(&handle, right).is_ok() =>
-                {
-                    descriptors.push(handle);
-                    LeaseTarget::Path { right }
-                }
-                Need::Path { .. } => {
-                    refused.push(DeniedLease {
-                        resource,
-                        reason: LeaseReason::PathNotInspected {
-                            error: "it is not accessible, or too many paths are named".into(),
-                        }
-                        .into(),
-                        ask: false,
-                    });
-                    continue;
-                }
-                Need::Host(rule) => LeaseTarget::Other(Resource::Host { rule }),
-            };
+            // A file system that does not answer is waited for here, and not in the supervisor.
+            let seen = need.look();
+            if seen.is_some_and(|seen| descriptors.len() >= MOST_PATHS || seen.is_err()) {
+                refused.push(DeniedLease {
+                    resource,
+                    reason: LeaseReason::PathNotInspected {
+                        error: "it is not accessible, or too many paths are named".into(),
+                    }
+                    .into(),
+                    ask: false,
+                });
+                continue;
+            }
+            let (wanted, handle) = need.target();
+            descriptors.extend(handle);
             leases.push(GrantRequest {
                 wanted,
                 term: Term::UntilRevoked,
