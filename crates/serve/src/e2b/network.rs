@@ -1,4 +1,4 @@
-//! What a sandbox of E2B's API reaches, and where it is reached.
+//! The network of a sandbox of E2B's API.
 //!
 //! A sandbox starts with a network without hosts, and gets its hosts as rules of a running cage: so an
 //! update can replace all of them.
@@ -28,7 +28,7 @@ const OPERATOR: &str = "operator";
 /// A network as it is asked for, at the creation and in an update.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Wanted {
+pub(super) struct WantedNetwork {
     allow_out: Option<Vec<String>>,
     deny_out: Option<Vec<String>>,
     rules: Option<BTreeMap<String, Value>>,
@@ -61,7 +61,7 @@ pub(super) struct Egress {
 }
 
 impl Egress {
-    pub(super) fn new(internet: Option<bool>, wanted: Wanted) -> ApiResult<Egress> {
+    pub(super) fn new(internet: Option<bool>, wanted: WantedNetwork) -> ApiResult<Egress> {
         if wanted.rules.is_some_and(|rules| !rules.is_empty()) {
             return Err(not_yet("`network.rules`"));
         }
@@ -189,10 +189,10 @@ pub(super) async fn settle(engine: &Arc<Engine>, entry: &Arc<Entry>) -> ApiResul
     if !state.rules_pending {
         return Ok(());
     }
-    let wanted = Wanted {
+    let wanted = WantedNetwork {
         allow_out: Some(state.allow_out),
         deny_out: Some(state.deny_out),
-        ..Wanted::default()
+        ..WantedNetwork::default()
     };
     let egress = Egress::new(state.internet, wanted)?;
     let settled = match apply(entry, &egress).await {
@@ -272,7 +272,7 @@ pub(super) async fn update(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
-    Json(wanted): Json<Wanted>,
+    Json(wanted): Json<WantedNetwork>,
 ) -> Answer<StatusCode> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
@@ -298,10 +298,10 @@ mod tests {
 
     fn egress(internet: Option<bool>, allow: &[&str], deny: &[&str]) -> ApiResult<Egress> {
         let owned = |hosts: &[&str]| Some(hosts.iter().map(|host| (*host).to_owned()).collect());
-        let wanted = Wanted {
+        let wanted = WantedNetwork {
             allow_out: owned(allow),
             deny_out: owned(deny),
-            ..Wanted::default()
+            ..WantedNetwork::default()
         };
         Egress::new(internet, wanted)
     }

@@ -1,7 +1,7 @@
 //! Requests to ports of a sandbox's own programs, passed on to the loopback of its cage.
 //!
-//! Which port a request is for is in its headers or its host name (`PORT-ID.DOMAIN`), so it is looked
-//! at before the routes. The bytes go through the daemon of the cage: no port of the host is used.
+//! Which port a request is for is in its headers or its host name (`PORT-ID.DOMAIN`), so this
+//! comes before the routes. The bytes go through the daemon of the cage: no port of the host is used.
 
 use super::{E2bError, ENVD_PORT, awake, closed, has_traffic_token, interpreter, target};
 use crate::daemon::{Link, PATIENCE, Received};

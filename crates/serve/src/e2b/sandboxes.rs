@@ -1,6 +1,6 @@
 //! The control plane of E2B's API.
 
-use super::network::{self, Egress, Wanted};
+use super::network::{self, Egress, WantedNetwork};
 use super::{E2bError, ENVD, snapshots};
 use crate::api::types::{CageState, CreateCage, OnTimeout};
 use crate::api::{Caller, Json, Path, Query, idempotency_key, metadata_filter};
@@ -92,7 +92,7 @@ struct NewSandbox {
     auto_resume: Option<Value>,
     #[serde(rename = "allow_internet_access")]
     internet: Option<bool>,
-    network: Option<Wanted>,
+    network: Option<WantedNetwork>,
     mcp: Option<Value>,
     iam: Option<Value>,
     volume_mounts: Option<Vec<Value>>,

@@ -69,7 +69,7 @@ pub(super) async fn create(
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct ListQuery {
+pub(super) struct SnapshotQuery {
     #[serde(rename = "sandboxID")]
     sandbox: Option<String>,
     name: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct ListQuery {
 pub(super) async fn list(
     caller: Caller,
     State(engine): Shared,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<SnapshotQuery>,
 ) -> Answer<Response> {
     caller.needs(Scope::Read)?;
     let named = match &query.name {

@@ -31,9 +31,9 @@ const ARCHIVE: &str = "tar";
 const PART: &str = "part";
 
 /// A file that goes unless it is finished.
-struct Part(Option<PathBuf>);
+struct UnfinishedArchive(Option<PathBuf>);
 
-impl Drop for Part {
+impl Drop for UnfinishedArchive {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
             let _ = std::fs::remove_file(path);
@@ -219,7 +219,7 @@ impl Engine {
         let mut options = tokio::fs::OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(&path);
         let mut file = opened.await.map_err(&write)?;
-        let mut part = Part(Some(path.clone()));
+        let mut part = UnfinishedArchive(Some(path.clone()));
         let daemon = entry.running()?;
         let paths = places(entry);
         let mut link = daemon.send(&Request::Pack { paths }).await?;
