@@ -103,6 +103,7 @@ mod service_api;
 mod service_ceilings;
 mod service_limits;
 mod service_listen;
+mod service_snapshots;
 mod service_warm;
 mod setup;
 mod side_channels;

@@ -413,6 +413,10 @@ const READERS: &[(&str, &str)] = &[
         "crates/serve/src/projects.rs",
         "its own files, in a directory of its own",
     ),
+    (
+        "crates/serve/src/engine/snapshots.rs",
+        "its own files, in a directory of its own",
+    ),
 ];
 
 #[test]

@@ -28,7 +28,7 @@ const MOST_EVENTS: usize = 1000;
 const MOST_BYTES: usize = 8 << 20;
 
 /// Asks the supervisor of a cage that has not ended.
-pub(super) async fn ask<T: Send + 'static>(
+pub(crate) async fn ask<T: Send + 'static>(
     entry: &Arc<Entry>,
     question: impl FnOnce(&Connection) -> Result<T, ClientError> + Send + 'static,
 ) -> ApiResult<T> {
@@ -80,7 +80,7 @@ fn check_reason(reason: &str) -> ApiResult<()> {
 
 /// Refuses what a key without the scope `host` may not give: more than hosts by their names, and
 /// limits.
-pub(super) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
+pub(crate) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
     let given = match resource {
         Resource::Host { rule } => is_open_to_all(rule, internet),
         Resource::Limit { .. } => true,
