@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(200);
 
 /// What becomes of a call that is not made, and why.
-pub(super) type Refusal = (ToolVerdict, ToolReason);
+pub(super) type CallDenial = (ToolVerdict, ToolReason);
 
 impl Gateway {
     pub(super) fn flows(&self) -> MutexGuard<'_, Flows> {
@@ -43,7 +43,7 @@ impl Gateway {
         &self,
         waiting: Waiting,
         reason: ToolReason,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallDenial> {
         let tool = waiting.tool.clone();
         let asked = match reason {
             reason @ ToolReason::FlowAsks { .. } => reason,
@@ -78,7 +78,7 @@ impl Gateway {
         arguments: &Value,
         needs: Vec<Resource>,
         asker: Asker,
-    ) -> Result<Option<CallLeases>, Refusal> {
+    ) -> Result<Option<CallLeases>, CallDenial> {
         let Some(cage) = upstream.cage.clone().filter(|_| !needs.is_empty()) else {
             return Ok(None);
         };
