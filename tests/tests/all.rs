@@ -88,6 +88,7 @@ mod secrets;
 mod security;
 mod service;
 mod service_api;
+mod service_hostile;
 mod service_limits;
 mod service_listen;
 mod service_warm;
