@@ -101,6 +101,7 @@ mod sensitive;
 mod service;
 mod service_api;
 mod service_ceilings;
+mod service_hostile;
 mod service_limits;
 mod service_listen;
 mod service_snapshots;

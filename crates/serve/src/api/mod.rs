@@ -73,6 +73,7 @@ use utoipa::{Modify, OpenApi};
         permissions::deny_request,
         permissions::usage,
         permissions::audit_log,
+        permissions::explain_denials,
         network::network_state,
         network::add_rule,
         network::remove_rule,
@@ -201,6 +202,7 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/v1/cages/{id}/audit",
             get(permissions::audit_log).layer(axum::Extension(LogPlaces::default())),
         )
+        .route("/v1/cages/{id}/why", get(permissions::explain_denials))
         .route("/v1/cages/{id}/network", get(network::network_state))
         .route("/v1/cages/{id}/network/rules", post(network::add_rule))
         .route(
