@@ -70,7 +70,7 @@ pub use network::{
     FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
     RequestRule,
 };
-pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
+pub use oci::{CONTAINER_INIT, OciRuntime, RuntimeProgram, installed_runtimes};
 pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{
