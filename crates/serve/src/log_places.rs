@@ -37,7 +37,10 @@ impl LogPlaces {
     fn keep(&self, id: &str, place: LogPlace) {
         let mut all = self.lock();
         let places = all.entry(id.to_owned()).or_default();
-        if places.last().is_none_or(|last| last.lines() < place.lines()) {
+        if places
+            .last()
+            .is_none_or(|last| last.lines() < place.lines())
+        {
             places.push(place);
         }
     }
@@ -111,7 +114,10 @@ mod tests {
         assert_eq!(seen(2400, 2), [2400, 2401]);
         assert_eq!(seen(2501, 2), [0_u64; 0]);
         let known = |line: u64| places.before(id.as_str(), line).lines();
-        assert_eq!((known(1), known(1000), known(1001), known(9999)), (0, 0, 1000, 2000));
+        assert_eq!(
+            (known(1), known(1000), known(1001), known(9999)),
+            (0, 0, 1000, 2000)
+        );
         // What was read is not read again: it may be anything now.
         let text = std::fs::read(&path).unwrap();
         let changed: Vec<u8> = (text.iter().enumerate())
