@@ -61,6 +61,7 @@ mod mcp;
 mod mcp_calls;
 mod mcp_conformance;
 mod mcp_http;
+mod mcp_servers;
 mod microvm;
 mod microvm_bounds;
 mod microvm_hostile;

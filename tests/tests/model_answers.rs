@@ -225,6 +225,7 @@ either! {
         let call = json!({"type": "tool_use", "id": "t4", "name": "Write", "input": {"file_path": "x", "content": "x"}});
         let said = Running::start(&mut exec).feed(call.to_string().into_bytes(), PATIENCE).stdout();
         assert!(said.contains("tool-denied"), "{said}");
+        cage.wait_for_record("tool    denied tool call Write");
     }
 
     fn answers_over_http2_and_compressed_are_read_and_what_is_not_read_is_on_record(stage) {

@@ -406,6 +406,28 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_in_a_namespace_is_not_the_one_outside_of_it() {
+        let call = |kind: &str, space: &str| {
+            let text = format!(
+                r#"{{"type":"{kind}","name":"run_command","namespace":{space},"call_id":"c","arguments":"{{}}","input":"x"}}"#
+            );
+            Call::read(text.as_bytes()).ok().map(|call| call.name)
+        };
+        for kind in ["function_call", "custom_tool_call"] {
+            let of = |space: &str| call(kind, space);
+            assert_eq!(of("null").as_deref(), Some("run_command"));
+            for space in [r#""mcp__notes""#, r#""mcp__notes__""#] {
+                assert_eq!(of(space).as_deref(), Some("mcp__notes__run_command"));
+            }
+            assert_eq!(of(r#"["mcp__notes"]"#), None);
+        }
+        let item = r#"{"type":"function_call","name":"run_command","namespace":"mcp__notes","arguments":"{\"command\":\"ls\"}"}"#;
+        assert_eq!(action(item), None);
+        let plain = item.replace(r#""namespace":"mcp__notes","#, "");
+        assert!(matches!(action(&plain), Some(Action::Script { .. })));
+    }
+
+    #[test]
     fn a_result_has_the_shape_of_its_call() {
         let told = |text: &str| {
             let (call, shape) = Call::read_with_shape(text.as_bytes()).unwrap();

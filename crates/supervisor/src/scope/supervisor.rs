@@ -156,8 +156,11 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         let wait = asked.wait;
         let planned = match call::read(&plan, &text) {
             Ok(planned) => planned,
-            Err(reason) => {
-                refuse(&client, reason);
+            Err(not_planned) => {
+                if let Some(denied) = not_planned.denied {
+                    audit.write(EventKind::ToolCall(*denied))?;
+                }
+                refuse(&client, *not_planned.reason);
                 return Ok(());
             }
         };
