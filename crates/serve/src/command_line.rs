@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -71,7 +71,17 @@ impl CommandLine {
         project: &str,
         words: &[W],
     ) -> ApiResult<Vec<u8>> {
-        let printed = self.run_up_to(project, words, MOST_OUTPUT).await?;
+        self.run_in(project, Path::new("/"), words).await
+    }
+
+    /// The same, in a directory that the command is about.
+    pub(crate) async fn run_in<W: AsRef<OsStr>>(
+        &self,
+        project: &str,
+        directory: &Path,
+        words: &[W],
+    ) -> ApiResult<Vec<u8>> {
+        let printed = self.spawn(project, directory, words, MOST_OUTPUT).await?;
         match printed.truncated {
             false => Ok(printed.bytes),
             true => Err(ApiError::new(
@@ -89,9 +99,24 @@ impl CommandLine {
         words: &[W],
         most: u64,
     ) -> ApiResult<Printing> {
+        self.spawn(project, Path::new("/"), words, most).await
+    }
+
+    async fn spawn<W: AsRef<OsStr>>(
+        &self,
+        project: &str,
+        directory: &Path,
+        words: &[W],
+        most: u64,
+    ) -> ApiResult<Printing> {
         let words = words.iter().map(|word| word.as_ref().to_owned()).collect();
         let (command_line, project) = (self.clone(), project.to_owned());
-        let ran = tokio::spawn(async move { command_line.execute(&project, words, most).await });
+        let directory = directory.to_owned();
+        let ran = tokio::spawn(async move {
+            command_line
+                .execute(&project, &directory, words, most)
+                .await
+        });
         ran.await
             .map_err(|error| ApiError::internal("finish a command", &error))?
     }
@@ -121,6 +146,7 @@ impl CommandLine {
     async fn execute(
         &self,
         project: &str,
+        directory: &Path,
         words: Vec<std::ffi::OsString>,
         most: u64,
     ) -> ApiResult<Printing> {
@@ -147,7 +173,7 @@ impl CommandLine {
         let mut child = Command::new(&self.program)
             .args(words)
             .env("IRONCAGE_ERROR_CODES", "json")
-            .current_dir("/")
+            .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

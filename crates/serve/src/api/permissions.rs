@@ -377,7 +377,8 @@ pub(super) async fn explain_denials(
 ) -> ApiResult<axum::Json<DenialReport>> {
     caller.needs(Scope::Read)?;
     let cage = engine.cage(&caller.key, &id)?.id.to_string();
-    let text = engine.command_line.run(&["why", &cage]).await?;
+    let project = &caller.key.project;
+    let text = engine.command_line.run(project, &["why", &cage]).await?;
     answers::hold(text.len())?;
     Ok(axum::Json(DenialReport {
         cage,

@@ -1,7 +1,7 @@
 //! The control plane of E2B's API.
 
 use super::network::{self, Egress, WantedNetwork};
-use super::{E2bError, ENVD, snapshots};
+use super::{E2bError, ENVD, snapshots, templates};
 use crate::api::types::{CageState, CreateCage, OnTimeout};
 use crate::api::{Caller, Json, Path, Query, idempotency_key, metadata_filter};
 use crate::clock;
@@ -13,7 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{get, post, put};
 use ironcage_client::{Cages, ClientError};
 use ironcage_control::{Reply, Request, Stats};
 use serde::Deserialize;
@@ -45,21 +45,6 @@ pub(super) fn router() -> Router<Arc<Engine>> {
         .route("/sandboxes/{id}/fork", post(snapshots::fork))
         .route("/sandboxes/{id}/network", put(network::update))
         .route("/snapshots", get(snapshots::list))
-        .route("/templates", get(not_offered).post(not_offered))
-        .route(
-            "/templates/{id}",
-            delete(snapshots::delete)
-                .get(not_offered)
-                .post(not_offered)
-                .patch(not_offered),
-        )
-        .route(
-            "/templates/{id}/{*rest}",
-            get(not_offered).post(not_offered).delete(not_offered),
-        )
-        .route("/v2/templates", post(not_offered))
-        .route("/v2/templates/{*rest}", post(not_offered))
-        .route("/v3/templates", post(not_offered))
         .route("/volumes", get(not_offered).post(not_offered))
         .route("/volumes/{*rest}", get(not_offered).delete(not_offered))
         .route("/secrets", get(not_offered).post(not_offered))
@@ -160,7 +145,9 @@ async fn create_with(
     let template = wanted.template;
     let named = (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone());
     let snapshot = match named.as_deref() {
-        Some(name) => match snapshots::by_name(&engine, &caller.key, name) {
+        Some(name) => match templates::snapshot_of(&engine, &caller.key, name)?
+            .map_or_else(|| snapshots::by_name(&engine, &caller.key, name), Ok)
+        {
             Ok(found) => Some(found),
             Err(error) if error.code == Code::NotFound => None,
             Err(error) => return Err(error.into()),
@@ -194,29 +181,9 @@ async fn create_with(
         e2b,
         idempotency_key: idempotency_key(&headers)?,
     };
-    let template = order.spec.template.clone();
-    let entry = match engine.create(&caller.key, order).await {
-        Ok(entry) => entry,
-        Err(error) => return Err(missing_template(&engine, template, error).await.into()),
-    };
+    let entry = engine.create(&caller.key, order).await?;
     network::settle(&engine, &entry).await?;
     Ok((StatusCode::CREATED, axum::Json(sandbox(&entry))).into_response())
-}
-
-/// Why a sandbox did not start: its template may be missing, which is an error of its own.
-async fn missing_template(engine: &Engine, template: Option<String>, error: ApiError) -> ApiError {
-    let Some(template) = template.filter(|_| error.code == Code::StartFailed) else {
-        return error;
-    };
-    let words = ["template", "show", "--json", "--", &template];
-    match engine.command_line.run(&words).await {
-        Ok(_) => error,
-        Err(_) => ApiError::new(
-            Code::NotFound,
-            format!("template `{}` was not found", template.escape_debug()),
-        )
-        .hint("`ironcage template list` shows the templates"),
-    }
 }
 
 /// A sandbox with its token.

@@ -79,7 +79,6 @@ mod tests {
             image: digest(),
             base: "root".to_owned(),
             steps: Vec::new(),
-            built_on: Vec::new(),
             profile: profile.map(str::to_owned),
             policy: policy.then(digest),
             built_on: Vec::new(),
