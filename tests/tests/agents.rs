@@ -158,6 +158,55 @@ either! {
         assert_eq!(stage.read("made"), None, "the change is only pending");
     }
 
+    fn codex_uses_ironcage_as_an_mcp_server_and_servers_behind_the_gateway(stage) {
+        let Some(prefix) = agents() else {
+            return;
+        };
+        stage.write(stage.project().join("model_server.py"), SERVER);
+        stage.write(stage.home().join("key"), "canary");
+        let key = stage.home().join("key").display().to_string();
+        // Codex starts servers without these variables, so nothing here has them.
+        let user = |script: &str| {
+            user(stage, &prefix, &format!("unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR\n{script}")).ok()
+        };
+        // The model's own tools are not used, so Codex needs no sandbox of its own.
+        let codex = |call: &str| {
+            let script = format!(
+                "export OPENAI_API_KEY=scripted MODEL_PORT=0\n\
+                 python3 model_server.py requests.jsonl codex exec --skip-git-repo-check -c model=scripted -c model_provider=scripted \
+                 -c 'model_providers.scripted={{name=\"scripted\",base_url=\"http://127.0.0.1:MODEL_PORT/v1\",env_key=\"OPENAI_API_KEY\",wire_api=\"responses\"}}' \
+                 -c sandbox_mode=danger-full-access -c approval_policy=never '{call}' </dev/null"
+            );
+            user(&script).stdout()
+        };
+        user("codex mcp add ironcage -- ironcage mcp");
+        let ask = format!(r#"call: mcp__ironcage__run_command {{"command": "cat {key} 2>&1; echo made > made; pwd"}}"#);
+        let said = codex(&ask);
+        assert!(said.contains(&stage.project().display().to_string()), "{said}");
+        assert!(!said.contains("canary"), "{said}");
+        assert_eq!(stage.read("made"), None, "the change is only pending");
+
+        // A server that Codex starts itself, and the same one after `wrap`.
+        let tool = |name: &str| serde_json::json!({"name": name, "description": "A tool.", "inputSchema": {"type": "object"}});
+        stage.write(stage.project().join("server.py"), include_str!("../fixtures/mcp_server.py"));
+        stage.write(stage.project().join("tools.json"), serde_json::json!([tool("peek"), tool("echo")]).to_string());
+        user("codex mcp add notes -- python3 server.py");
+        let peek = format!(r#"call: mcp__notes__peek {{"path": "{key}"}}"#);
+        assert!(codex(&peek).contains("canary"), "without the gateway the server reads what the user can");
+        let rules = "[mcp.notes]\nallow = [\"peek\"]\nfirst-use = \"pin\"\n";
+        stage.write(stage.project().join("ironcage.toml"), rules);
+        user("ironcage trust --yes && ironcage mcp wrap ~/.codex/config.toml");
+        let wrapped = codex(&peek);
+        assert!(wrapped.contains("done:") && !wrapped.contains("canary"), "{wrapped}");
+        let own = format!(r#"call: mcp__notes__peek {{"path": "{}/server.py"}}"#, stage.project().display());
+        assert!(codex(&own).contains("def send"), "what its cage has it reads");
+        // What the policy does not list is not offered.
+        let offered = |name: &str| stage.read("requests.jsonl").unwrap_or_default().lines().last().is_some_and(|line| line.contains(name));
+        assert!(offered(r#""name": "peek""#) && !offered(r#""name": "echo""#));
+        user("ironcage mcp unwrap ~/.codex/config.toml");
+        assert!(codex(&peek).contains("canary"), "as before");
+    }
+
     fn claude_code_talks_on_a_terminal(stage) {
         let Some(prefix) = agents() else {
             return;

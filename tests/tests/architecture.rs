@@ -390,6 +390,10 @@ const READERS: &[(&str, &str)] = &[
     ),
     ("crates/vmm", "runs in the cage, as the agent"),
     ("crates/vm-init", "runs in the guest"),
+    (
+        "crates/sys/src/attack/device.rs",
+        "runs in a guest, as its attacker",
+    ),
     ("crates/catalog/build", "runs when the program is built"),
     ("crates/workspace/src/mode.rs", "the kernel's files"),
     ("crates/oci-runtime/src/kernel.rs", "the kernel's files"),
@@ -407,6 +411,10 @@ const READERS: &[(&str, &str)] = &[
     ),
     (
         "crates/serve/src/projects.rs",
+        "its own files, in a directory of its own",
+    ),
+    (
+        "crates/serve/src/engine/snapshots.rs",
         "its own files, in a directory of its own",
     ),
 ];

@@ -189,7 +189,7 @@ either! {
     fn start_measures_each_arm_or_says_why_not(stage) {
         let report = bench(stage, &["start", "--runs", "3"]);
         says_where_and_how(&report, "ironcage bench start --runs 3 --command /bin/true");
-        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "crun", "sandlock", "floor", "ironcage", "direct"]);
+        assert_eq!(names(&report["arms"]), ["bare", "bwrap", "crun", "sandlock", "floor", "ironcage", "direct", "microvm"]);
         let mut measured = Vec::new();
         for arm in report["arms"].as_array().unwrap() {
             if arm["status"] == "measured" {

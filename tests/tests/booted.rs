@@ -1,7 +1,7 @@
 //! Booted systems: the init as PID 1, what it gets and what it does not, exec, shutdown, leftovers. The init is a shell
 //! script on busybox; a full run also boots Debian's systemd.
 
-use ironcage_tests::{Ran, Running, Stage, Who, both, only_in_full, wait_until};
+use ironcage_tests::{Ran, Running, Screen, Stage, Who, both, only_in_full, wait_until};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -271,6 +271,28 @@ both! {
 }
 
 #[test]
+fn the_console_of_a_booted_system_is_the_users_terminal() {
+    let Some(stage) = Stage::new(Who::Root) else {
+        return;
+    };
+    let root = system(&stage);
+    let Some(screen) = Screen::open(&stage) else {
+        return;
+    };
+    let init =
+        "echo on-the-console >/dev/console; read word </dev/console; echo read-$word >/dev/console";
+    screen.line(&format!(
+        "{} run -q --root {} --boot --entrypoint /bin/sh -- -c '{init}'; echo ended=$?",
+        ironcage_tests::binary().display(),
+        root.display()
+    ));
+    screen.shows("on-the-console");
+    screen.line("typed");
+    screen.shows("read-typed");
+    screen.shows("ended=0");
+}
+
+#[test]
 fn a_killed_supervisor_takes_the_system_with_it() {
     let Some(stage) = Stage::new(Who::Root) else {
         return;
@@ -311,6 +333,44 @@ fn a_killed_supervisor_takes_the_system_with_it() {
     let booted = Booted::start(&stage, Path::new(root), &[]).expect("started");
     assert!(groups(&id).is_empty(), "{:?}", groups(&id));
     booted.stop();
+}
+
+/// Files, descriptors, processes, sockets and addresses of the host, secrets, system calls, kernel interfaces, limits.
+const HELD: [&str; 60] = [
+    "FS-01", "FS-02", "FS-03", "FS-07", "FS-10", "FS-11", "FS-12", "FS-14", "FS-15", "FS-16",
+    "FS-21", "FS-22", "FS-24", "FD-01", "FD-03", "FD-05", "FD-06", "PR-01", "PR-02", "PR-03",
+    "PR-04", "PR-05", "PR-06", "PR-07", "PR-08", "IP-01", "IP-02", "IP-03", "IP-04", "IP-06",
+    "NE-01", "NE-02", "NE-03", "NE-04", "NE-06", "SY-01", "SY-02", "SY-03", "SY-04", "SY-05",
+    "SY-06", "SY-07", "SY-08", "SY-11", "SY-14", "SY-25", "KI-01", "KI-03", "KI-05", "KI-06",
+    "SE-01", "SE-03", "SE-06", "SU-01", "SU-03", "SU-04", "SU-06", "RS-01", "RS-03m", "RS-05",
+];
+/// What an init is given back: capabilities in its own namespace, and its own cgroup.
+const GIVEN_BACK: [&str; 2] = ["SY-20", "KI-04"];
+
+/// The containment suite, as the init of a booted cage: the process that has most.
+#[test]
+fn an_init_that_attacks_reaches_nothing() {
+    let Some(stage) = Stage::new(Who::Root) else {
+        return;
+    };
+    let mut command = stage.ironcage(["probe", "run", "--json", "--against", "ironcage-boot"]);
+    command.args(HELD).args(GIVEN_BACK);
+    // The suite puts its own over it, in a mount namespace of its own.
+    command.env("HOME", "/root");
+    let ran = Running::start(&mut command).finish(2 * DEADLINE);
+    let found: serde_json::Value =
+        serde_json::from_slice(&ran.bytes).unwrap_or_else(|_| panic!("{ran:?}"));
+    let rows = found["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), HELD.len() + GIVEN_BACK.len());
+    for row in rows {
+        let id = row["id"].as_str().expect("an id");
+        let wanted = if GIVEN_BACK.contains(&id) {
+            "open"
+        } else {
+            "blocked"
+        };
+        assert_eq!(row["verdict"], wanted, "{row}");
+    }
 }
 
 #[test]

@@ -165,6 +165,11 @@ const TABLES: &[(&str, &str, Crowding)] = &[
     ),
     (
         "supervisor/src/intents/part.rs",
+        "MOST_DENIED",
+        Tested("denied_calls_are_recorded_up_to_a_bound_and_looked_up_never"),
+    ),
+    (
+        "supervisor/src/intents/part.rs",
         "MOST_REMOVALS",
         Tested("removals_are_recorded_up_to_a_bound"),
     ),
@@ -297,6 +302,12 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "supervisor/src/request_reader/received.rs",
         "MOST_GIVEN",
         Size,
+    ),
+    ("supervisor/src/path_lookup.rs", "MOST_READ", Size),
+    (
+        "supervisor/src/scope/judge.rs",
+        "MOST_JUDGED",
+        Harmless("those of one command; the rest ask"),
     ),
     ("supervisor/src/scope/mod.rs", "MOST_OF_A_CALL", Size),
     (

@@ -35,7 +35,7 @@ fn conforms(who: Who, level: IsolationLevel) {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}: {wrong:#?}", level.name());
+    assert!(wrong.is_empty(), "{level:?}: {wrong:#?}");
 }
 
 macro_rules! isolation_levels {
@@ -59,6 +59,9 @@ macro_rules! isolation_levels {
 isolation_levels! {
     namespace: Namespace,
     oci: Oci,
+    oci_runc: Runc,
+    oci_runsc: Runsc,
+    oci_recent_runsc: RecentRunsc,
     chroot: Chroot,
     landlock: Landlock,
 }

@@ -1,4 +1,4 @@
-//! E2B's SDKs unmodified, beyond what every sandbox has: the code interpreter.
+//! E2B's SDKs unmodified, beyond what every sandbox has: each method, and the code interpreter.
 
 use super::service::{Service, installed, script, sdk};
 use ironcage_tests::{either, skip};
@@ -42,6 +42,20 @@ fn python() -> Option<PathBuf> {
 }
 
 either! {
+    fn every_method_of_the_sdk_of_pypi_works_or_is_refused(stage) {
+        if let Some(place) = installed("e2b-python", "bin/python") {
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_methods.py")]);
+        }
+    }
+
+    fn snapshots_and_forks_of_the_sdk_of_pypi_have_files(stage) {
+        if let Some(place) = installed("e2b-python", "bin/python") {
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_snapshots.py")]);
+        }
+    }
+
     fn run_code_of_pypi_runs_in_kernels_in_the_cage(stage) {
         if let (Some(python), Some(interpreter)) = (python(), interpreter()) {
             let service = with_interpreter(stage, &interpreter);

@@ -40,6 +40,13 @@ both! {
         assert_eq!(ran.ok().stdout(), "upper\n");
         let named = image(stage, &["load", "--name", "mine:2", text(&layout.path("oci"))]).ok().stdout();
         assert!(named.contains("mine:2"), "{named}");
+        // A name that means another image from now on is said.
+        let other = Layout::new();
+        other.configure(&["--config.env", "OTHER=1"]);
+        let again = image(stage, &["load", "--name", "mine:2", text(&layout.path("oci"))]).ok();
+        assert!(!again.stderr.contains("before"), "{again:?}");
+        let taken = image(stage, &["load", "--name", "mine:2", text(&other.saved())]).ok();
+        assert!(taken.stderr.contains("mine:2 was"), "{taken:?}");
     }
 
     fn a_writable_image_is_changed_beside_itself_and_committed(stage) {

@@ -108,6 +108,32 @@ both! {
 }
 
 either! {
+    /// Names at the top of an image that a cage uses itself.
+    fn an_image_takes_no_place_of_the_cages(stage) {
+        let layout = Layout::new();
+        let evil = layout.path("evil");
+        fs::create_dir_all(evil.join("image")).expect("made");
+        fs::create_dir_all(evil.join("bin")).expect("made");
+        for name in ["image/passwd", "image/resolv.conf", "image/hosts", "bin/ironcage"] {
+            fs::write(evil.join(name), "evil\n").expect("written");
+        }
+        let name = format!("{}:small", text(&layout.path("oci")));
+        for to in ["/.hidden", "/.ironcage", "/.other"] {
+            crate::image_fixtures::tool("umoci", &["insert", "--rootless", "--image", &name, text(&evil), to]);
+        }
+        image(stage, &["load", text(&layout.saved())]).ok();
+        let look = "cat /.other/image/hosts; cat /etc/passwd /etc/hosts /etc/resolv.conf /.ironcage/bin/ironcage";
+        for flags in [&[][..], &["--writable-image"], &["--writable-image", "--root-inside"]] {
+            let seen = shell(stage, flags, look).stdout();
+            assert_eq!(seen.matches("evil").count(), 1, "{flags:?}: {seen}");
+            assert!(seen.contains("127.0.0.1 localhost"), "{flags:?}: {seen}");
+        }
+        let plan = ironcage_tests::Running::start(&mut stage.ironcage(["plan", "--image", "small:1"]));
+        let plan = plan.finish(crate::image_fixtures::DEADLINE).ok();
+        let notes = plan.stdout() + &plan.stderr;
+        assert!(notes.contains("/.hidden of the image is hidden") && !notes.contains("/.other of the image"), "{notes}");
+    }
+
     /// An image whose directory lies where the cage has its own.
     fn a_working_directory_that_is_not_in_the_cage_is_refused(stage) {
         let _layout = with(stage, &["--config.workingdir", "/run/app"]);

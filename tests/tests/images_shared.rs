@@ -151,15 +151,24 @@ fn a_shared_image_stays_while_anybody_uses_it_and_locks_of_others_hold_up_nobody
     // A hostile user takes the names of another one's locks, with whatever can be there, and locks all that can be
     // opened.
     let (uid, own) = (two.root.uid(), two.user.uid());
-    let hostile = format!(
-        "cd {0} && mkdir {hex}.{uid} && mkfifo {hex}.7 && ln -s /etc/shadow {hex}.8 && : >{hex}.9; for f in ../images ../images/{hex} ../roots/{hex}; do \
-         flock -x -n $f sleep 1000 & echo $! ; done",
-        uses.display()
-    );
-    let mut shell = two.user.outside("/bin/sh");
-    let running = Running::start(shell.args(["-c", &format!("{hostile} ; wait")]));
+    let hostile = r#"
+import fcntl, os, sys
+store, hex, uid = sys.argv[1:]
+os.chdir(store + "/uses")
+os.mkdir(f"{hex}.{uid}"); os.mkfifo(f"{hex}.7"); os.symlink("/etc/shadow", f"{hex}.8"); open(f"{hex}.9", "w").close()
+held = []
+for path in ["../images", "../roots", f"../images/{hex}", f"../roots/{hex}", f"../roots/{hex}/etc/release"]:
+    held.append(os.open(path, os.O_RDONLY))
+    fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+open(f"{hex}.ready", "w").close()
+sys.stdin.read()
+"#;
+    let store = two.store();
+    let mut python = two.user.outside("python3");
+    python.args(["-c", hostile, text(&store), &hex, &uid.to_string()]);
+    let mut running = Running::start(python.stdin(Stdio::piped()));
     assert!(wait_until(DEADLINE, || uses
-        .join(format!("{hex}.9"))
+        .join(format!("{hex}.ready"))
         .exists()));
     let shadow = fs::metadata("/etc/shadow").expect("there").ino();
     two.image(&two.root, &["share", "small:1"]).ok();
@@ -179,12 +188,12 @@ fn a_shared_image_stays_while_anybody_uses_it_and_locks_of_others_hold_up_nobody
         cage.finish(DEADLINE).ok();
     }
     two.image(&two.root, &["unshare", &two.digest]).ok();
-    running.signal(rustix::process::Signal::KILL);
-    running.finish(DEADLINE);
+    drop(running.stdin());
+    running.finish(DEADLINE).ok();
     let left: Vec<_> = two
         .content()
         .into_iter()
-        .filter(|(path, ..)| !path.parent().is_some_and(|up| up == two.store()))
+        .filter(|(path, ..)| path.parent() != Some(&*two.store()))
         .collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(fs::read_dir(&uses).expect("uses").count(), 0);

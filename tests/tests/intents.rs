@@ -256,6 +256,40 @@ either! {
         assert_eq!(says(mcp, "/id"), 7);
     }
 
+    fn searches_and_patches_are_carried_out_within_what_the_cage_has(stage) {
+        let cage = Cage::start(stage);
+        let outside = shown(&stage.aside().join("outside"));
+        cage.sh(&format!("mkdir src && printf 'fn main() {{\\n    old();\\n}}\\n' > src/a.rs && echo 'fn b' > src/b.txt && ln -s {outside} src/link")).ok();
+        let grep = |input: Value| cage.tool("Grep", input);
+        assert_eq!(grep(json!({"pattern": "^fn"})), (false, "src/a.rs\nsrc/b.txt\n".into()));
+        let lines = json!({"pattern": "OLD", "-i": true, "output_mode": "content", "-n": true, "glob": "*.rs", "path": "src"});
+        assert_eq!(grep(lines), (false, "src/a.rs:2:    old();\n".into()));
+        assert_eq!(cage.tool("Glob", json!({"pattern": "**/*.rs"})), (false, "src/a.rs\n".into()));
+        // What the ceiling gives is searched for the call, and what it does not give is not there.
+        let given = shown(&stage.aside().join("given"));
+        let (error, said) = grep(json!({"pattern": "given", "path": format!("{given}/file")}));
+        assert_eq!((error, said), (false, format!("{given}/file\n")));
+        let (error, said) = grep(json!({"pattern": "outside", "path": outside.clone()}));
+        assert!(error && said.contains("No such file"), "{said}");
+        // An argument that would be left out is refused, and not left out.
+        let (error, said) = grep(json!({"pattern": "x", "type": "rust"}));
+        assert!(error && said.contains("\"call-unknown\""), "{said}");
+
+        let patch = |body: &str| cage.tool("apply_patch", json!({"input": format!("*** Begin Patch\n{body}*** End Patch\n")}));
+        let (error, said) = patch("*** Add File: src/new.rs\n+// new\n*** Update File: src/a.rs\n@@ fn main() {\n-    old();\n+    new();\n*** Delete File: src/b.txt\n");
+        assert!(!error && said.contains("src/new.rs"), "{said}");
+        let expected = "// new\nfn main() {\n    new();\n}\na.rs\nlink\nnew.rs\n";
+        assert_eq!(cage.sh("cat src/new.rs src/a.rs; ls src").ok().stdout(), expected);
+        assert!(!stage.project().join("src").exists(), "the change is pending");
+        // A hunk that does not fit leaves the other files as they are.
+        let (error, said) = patch("*** Add File: src/x\n+x\n*** Update File: src/a.rs\n@@\n-nowhere\n+x\n");
+        assert!(error && said.contains("hunk 1"), "{said}");
+        cage.sh("ls src/x").ended(2);
+        let refused = cage.refused("apply_patch", json!({"input": format!("*** Begin Patch\n*** Delete File: {}\n*** End Patch", shown(&stage.aside().join("asked/file")))}));
+        assert_eq!(refused["ask"], false, "{refused}");
+        assert!(stage.aside().join("asked/file").exists());
+    }
+
     fn what_is_no_call_or_none_that_is_known_is_refused(stage) {
         let cage = Cage::start(stage);
         for text in ["", "{}", "[]", "{\"type\":\"tool_use\",\"name\":\"Bash\",\"name\":\"Read\"}", "\u{0}"] {

@@ -151,7 +151,6 @@ either! {
         }
         for (flags, named) in [
             (&["--root-inside"][..], "user 0"),
-            (&["--root", "/"][..], "another root"),
             (&["--side-channels", "cores"][..], "side-channel"),
             (&["--memory", "256M"][..], "memory limit"),
         ] {

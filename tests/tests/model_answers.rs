@@ -198,6 +198,36 @@ either! {
         assert_eq!(calls.count(), 6, "{record}");
     }
 
+    fn a_call_that_the_rules_for_tools_deny_opens_nothing_and_is_explained(stage) {
+        let Some(server) = TlsWeb::of(stage, "model.test", "/usr/bin/python3", SERVER) else { return };
+        let out = stage.base().join("out");
+        stage.write(out.join("there"), "1\n");
+        let policy = format!(
+            "[ceiling.auto.files]\nwrite = [{out:?}]\n[tools]\nallow = [\"Bash\"]\ndeny = [\"Write\"]\n[tools.arguments.Bash]\ncommand = {{ matches = 'cp .*' }}\n"
+        );
+        let cage = Cage::start(stage, &server, &policy);
+        cage.calls("t1", &format!("rm {}/b", out.display()));
+        cage.wait_for_record("tool    denied model response Bash");
+        let write = json!({"id": "t2", "name": "Write", "input": {"file_path": out.join("b"), "content": "x"}});
+        cage.ask(json!({"calls": [write]}), &[]);
+        cage.wait_for_record("tool    denied model response Write");
+        let record = cage.record();
+        assert!(!record.contains("lease 1"), "{record}");
+        let why = cage.says(&["why"]);
+        for text in ["denied: model response Bash", "tools.arguments.Bash", "tools.deny: Write"] {
+            assert!(why.contains(text), "{text}: {why}");
+        }
+        // What they allow has its lease, as without them.
+        cage.calls("t3", &format!("cp a {}/b", out.display()));
+        cage.wait_for_leases(1);
+        // The same rules hold for a call that is to be carried out.
+        let mut exec = stage.ironcage(["exec", &cage.id, "--intent", "-"]);
+        let call = json!({"type": "tool_use", "id": "t4", "name": "Write", "input": {"file_path": "x", "content": "x"}});
+        let said = Running::start(&mut exec).feed(call.to_string().into_bytes(), PATIENCE).stdout();
+        assert!(said.contains("tool-denied"), "{said}");
+        cage.wait_for_record("tool    denied tool call Write");
+    }
+
     fn answers_over_http2_and_compressed_are_read_and_what_is_not_read_is_on_record(stage) {
         let Some(server) = TlsWeb::start(stage, "model.test") else { return };
         let out = stage.base().join("out");

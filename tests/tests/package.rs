@@ -190,6 +190,15 @@ fn the_debian_package_installs_a_program_that_runs(packages: &Packages, stage: &
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-vm-init"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-vmm"),
         ("-rwxr-xr-x", "./usr/libexec/ironcage/ironcage-wasm"),
+        (
+            "-rw-r--r--",
+            "./usr/lib/systemd/system/ironcage-serve@.service",
+        ),
+        (
+            "-rw-r--r--",
+            "./usr/lib/systemd/user/ironcage-serve.service",
+        ),
+        ("-rw-r--r--", "./usr/lib/systemd/user/ironcage-serve.socket"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage.1.gz"),
         ("-rw-r--r--", "./usr/share/man/man1/ironcage-run.1.gz"),
         (

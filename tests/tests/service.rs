@@ -3,6 +3,7 @@
 use ironcage_tests::{Running, Stage, either, skip, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,12 @@ impl Service {
 
     pub(crate) fn with(stage: &Stage, flags: &[&str]) -> Service {
         let words = ["serve"].iter().chain(flags);
-        let mut running = Running::start(&mut stage.ironcage(words));
+        Service::of(stage, &mut stage.ironcage(words))
+    }
+
+    /// One that another command becomes.
+    pub(crate) fn of(stage: &Stage, command: &mut std::process::Command) -> Service {
+        let mut running = Running::start(command);
         let mut line = String::new();
         BufReader::new(running.stdout())
             .read_line(&mut line)
@@ -89,6 +95,15 @@ impl Service {
             running: Some(running),
             address,
             key,
+        }
+    }
+
+    /// One that runs already, by another address or with another key.
+    pub(crate) fn named(address: &str, key: &str) -> Service {
+        Service {
+            running: None,
+            address: address.to_owned(),
+            key: key.to_owned(),
         }
     }
 
@@ -199,13 +214,25 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Cages that run, as `ironcage ps` lists them.
-pub(crate) fn running(stage: &Stage) -> usize {
+/// Ids of the cages of this stage that run, as `ironcage ps` lists them. Root's list has cages of other stages, too.
+pub(crate) fn ids(stage: &Stage) -> BTreeSet<String> {
     let listed = Running::start(&mut stage.ironcage(["ps", "--json"]))
         .finish(PATIENCE)
         .ok();
     let listed: Value = serde_json::from_str(&listed.stdout()).expect("JSON");
-    listed.as_array().expect("a list").len()
+    let cages = listed.as_array().expect("a list").iter();
+    let base = stage.base().to_str().expect("text");
+    let own = cages.filter(|cage| {
+        let workspace = cage["workspace"].as_str().unwrap_or_default();
+        workspace.is_empty() || workspace.starts_with(base)
+    });
+    own.filter_map(|cage| cage["id"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// How many cages of this stage run.
+pub(crate) fn running(stage: &Stage) -> usize {
+    ids(stage).len()
 }
 
 either! {

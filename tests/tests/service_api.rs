@@ -157,6 +157,17 @@ either! {
         assert_eq!(service.get("/v1/changes").ok().json()["changes"], json!([]));
     }
 
+    fn what_was_denied_in_a_cage_is_explained(stage) {
+        let service = Service::start(stage);
+        let id = service.create(&json!({}));
+        let why = || service.get(&format!("/v1/cages/{id}/why")).ok().json()["text"].as_str().expect("a text").to_owned();
+        assert!(why().starts_with(&format!("cage {id}: ")) && !why().contains("denied: "), "{}", why());
+        service.run(&id, "unshare -U true");
+        assert!(wait_until(PATIENCE, || why().contains("denied: unshare")), "{}", why());
+        service.get("/v1/cages/c000000000000/why").refused(404, "not_found");
+        service.delete(&id);
+    }
+
     fn a_change_belongs_to_the_project_whose_cage_worked_on_it_last(stage) {
         let service = Service::start(stage);
         stage.write(stage.project().join("f"), "before\n");

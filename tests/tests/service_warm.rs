@@ -1,25 +1,13 @@
 //! Warm cages of the service: who gets one, what it is then, and where those go that nobody gets.
 
-use crate::service::{Service, running};
+use crate::service::{Service, ids, running};
 use crate::service_api::key;
 use ironcage_tests::{Running, Stage, either, wait_until};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Ids of the cages that run.
-fn ids(stage: &Stage) -> BTreeSet<String> {
-    let listed = Running::start(&mut stage.ironcage(["ps", "--json"]))
-        .finish(PATIENCE)
-        .ok();
-    let listed: Value = serde_json::from_str(&listed.stdout()).expect("JSON");
-    let cages = listed.as_array().expect("a list").iter();
-    cages
-        .filter_map(|cage| cage["id"].as_str().map(str::to_owned))
-        .collect()
-}
 
 /// Warm cages that the service says are ready.
 fn ready(service: &Service) -> u64 {

@@ -165,7 +165,38 @@ both! {
     }
 }
 
+/// Every third step of a start and of the store: each is tried in `faults.rs` and below.
+const STRIDE: usize = 3;
+
 either! {
+    fn a_build_that_is_killed_leaves_the_template_as_it_was(stage) {
+        let tree = Tree::new(stage);
+        tree.write(stage, "root = \"root\"\nsteps = [\"echo old > /opt/state\"]\n");
+        template(stage, &["build", "web", &tree.file()]).ok();
+        let state = || stage.run(&["-q", "--template", "web"], &["/bin/cat", "/opt/state"]).ok().stdout();
+        tree.write(stage, "root = \"root\"\nsteps = [\"echo new > /opt/state\"]\n");
+        let mut killed = 0;
+        // The cages of the steps inherit the fault: they are killed, too.
+        for fault in (0..).step_by(STRIDE) {
+            let mut build = stage.ironcage(["template", "build", "--no-cache", "web", &tree.file()]);
+            let ran = Running::start(build.env("IRONCAGE_FAULT", fault.to_string())).finish(DEADLINE);
+            if ran.exit == Exit::Code(0) {
+                break;
+            }
+            killed += 1;
+            // Killed after the last step, it is the new one.
+            let now = state();
+            assert!(now == "old\n" || now == "new\n" && ran.exit == Exit::Signal(9), "fault {fault}: {now} {ran:?}");
+        }
+        assert!(killed > 1, "killed {killed} times: is this a debug build?");
+        assert_eq!(state(), "new\n");
+        template(stage, &["rm", "web"]).ok();
+        image(stage, &["prune", "--all"]).ok();
+        for part in ["images", "names", "layers", "roots", "blobs", "partial", "temporary", "systems"] {
+            assert_eq!(left(stage, part), 0, "{part}");
+        }
+    }
+
     fn a_kill_at_any_step_loses_nothing_and_leaves_nothing_half_visible(stage) {
         let tree = Tree::new(stage);
         let root = tree.directory.join("root").display().to_string();

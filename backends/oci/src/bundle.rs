@@ -1,10 +1,10 @@
 //! `config.json`: what the runtime is told, all of it from the plan.
 
-use crate::filter::seccomp;
+use crate::filter::{seccomp, seccomp_of_gvisor};
+use crate::runtimes::Closed;
 use ironcage_layers::privileges::attainable;
-use ironcage_plan::{CONTAINER_INIT, Plan, Resource, ViewOp};
+use ironcage_plan::{CONTAINER_INIT, Plan, Resource, RuntimeProgram};
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Where the view lies in the container monitor's mount namespace.
 pub(crate) const ROOT: &str = "/tmp/rootfs";
@@ -64,7 +64,12 @@ impl Locks {
 
 /// The configuration of the container. It starts the program that collects orphans, and nothing
 /// of the agent's.
-pub(crate) fn configuration(plan: &Plan, locks: &Locks, (uid, gid): (Ids, Ids)) -> Value {
+pub(crate) fn configuration(
+    plan: &Plan,
+    program: RuntimeProgram,
+    locks: &Locks,
+    (uid, gid): (Ids, Ids),
+) -> Value {
     let namespaces = ["user", "mount", "pid", "network", "ipc", "uts", "cgroup"];
     let namespaces = namespaces.map(|namespace| json!({"type": namespace}));
     let ids =
@@ -75,78 +80,44 @@ pub(crate) fn configuration(plan: &Plan, locks: &Locks, (uid, gid): (Ids, Ids)) 
         cwd: "/",
         terminal: false,
     };
-    let Proc {
+    let Closed {
         masked,
         read_only,
-        covers,
-    } = Proc::of(plan);
-    let mut mounts = vec![
-        json!({
-            "destination": "/proc",
-            "type": "proc",
-            "source": "proc",
-            "options": ["nosuid", "noexec", "nodev"],
-        }),
-        json!({
-            "destination": "/dev/pts",
-            "type": "devpts",
-            "source": "devpts",
-            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=128"],
-        }),
-    ];
-    mounts.extend(covers);
+        mounts: more,
+        hooks,
+    } = Closed::of(plan, program);
+    let mut mounts = vec![json!({
+        "destination": "/proc",
+        "type": "proc",
+        "source": "proc",
+        "options": ["nosuid", "noexec", "nodev"],
+    })];
+    mounts.extend(more);
+    mounts.push(json!({
+        "destination": "/dev/pts",
+        "type": "devpts",
+        "source": "devpts",
+        "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=128"],
+    }));
     json!({
         "ociVersion": "1.0.2",
         "hostname": plan.hostname.what.name,
         "root": {"path": ROOT, "readonly": true},
         "process": locks.process(&init),
         "mounts": mounts,
+        "hooks": hooks.unwrap_or_else(|| json!({})),
         "linux": {
             "namespaces": namespaces,
             "uidMappings": ids(uid),
             "gidMappings": ids(gid),
             "maskedPaths": masked,
             "readonlyPaths": read_only,
-            "seccomp": seccomp(&plan.seccomp),
+            "seccomp": match program {
+                RuntimeProgram::Crun | RuntimeProgram::Runc => seccomp(&plan.seccomp),
+                RuntimeProgram::Runsc => seccomp_of_gvisor(&plan.seccomp),
+            },
         },
     })
-}
-
-/// What of `/proc` is closed.
-struct Proc {
-    masked: Vec<Value>,
-    read_only: Vec<Value>,
-    covers: Vec<Value>,
-}
-
-impl Proc {
-    fn of(plan: &Plan) -> Proc {
-        let mut proc = Proc {
-            masked: Vec::new(),
-            read_only: Vec::new(),
-            covers: Vec::new(),
-        };
-        for item in &plan.view {
-            match &item.what {
-                ViewOp::MaskProc {
-                    target,
-                    instead: None,
-                } => proc.masked.push(json!(target)),
-                ViewOp::MaskProc {
-                    target,
-                    instead: Some(file),
-                } if target.exists() => proc.covers.push(json!({
-                    "destination": target,
-                    "type": "bind",
-                    "source": Path::new(ROOT).join(file.trim_start_matches('/')),
-                    "options": ["bind", "ro", "nosuid", "nodev", "noexec"],
-                })),
-                ViewOp::ReadOnlyProc { target } => proc.read_only.push(json!(target)),
-                _ => {}
-            }
-        }
-        proc
-    }
 }
 
 const fn rlimit(resource: Resource) -> &'static str {

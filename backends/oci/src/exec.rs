@@ -1,8 +1,12 @@
 //! The command and every exec: what is ordered is the runtime's `exec` of it.
+//!
+//! crun is called directly. runc and runsc are called by a program of Ironcage's, which makes up for
+//! what theirs leaves out (`ironcage-inside`, `container_exec.rs`).
 
 use crate::bundle::{Locks, Program, ROOT};
+use crate::runtimes::{in_view, options};
 use ironcage_backend::{Execution, Images};
-use ironcage_plan::OciRuntime;
+use ironcage_plan::{CONTAINER_INIT, OciRuntime, RuntimeProgram};
 use ironcage_sys::rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, unlink,
 };
@@ -11,6 +15,7 @@ use ironcage_sys::spawn::Image;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// The container's name: there is no other where it is kept.
 pub(crate) const NAME: &str = "cage";
@@ -24,20 +29,11 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
     ("XDG_RUNTIME_DIR", "/tmp"),
 ];
 
-/// Options before the verb. The container monitor is in the cage's cgroup, and what it starts stays there:
-/// the runtime leaves cgroups alone.
-pub(crate) const OPTIONS: [&str; 3] = [
-    "--root=/tmp/state",
-    "--cgroup-manager=disabled",
-    // Not to the streams: they are the command's, and a warning among them would be a lie.
-    "--log=/tmp/log",
-];
-
 /// From orders to calls of the runtime.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    program: CString,
-    options: Vec<CString>,
+    /// What is executed for each command, before the words of `exec`.
+    caller: Caller,
     env: Vec<CString>,
     locks: Locks,
     root: OwnedFd,
@@ -45,19 +41,11 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(runtime: &OciRuntime, locks: Locks) -> Result<Calls, Errno> {
-        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
         let env = ENVIRONMENT.map(|(name, value)| format!("{name}={value}"));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Calls {
-            program: text(runtime.path.as_os_str().as_bytes())?,
-            options: OPTIONS
-                .iter()
-                .map(|word| text(word.as_bytes()))
-                .collect::<Result<_, _>>()?,
-            env: env
-                .iter()
-                .map(|word| text(word.as_bytes()))
-                .collect::<Result<_, _>>()?,
+            caller: Caller::of(runtime)?,
+            env: texts(&env)?,
             locks,
             root: openat(CWD, ROOT, flags, Mode::empty())?,
         })
@@ -94,6 +82,58 @@ impl Calls {
     }
 }
 
+/// How a command is executed: by the runtime itself, or by a program of Ironcage's that calls it.
+#[derive(Debug)]
+struct Caller {
+    program: CString,
+    words: Vec<CString>,
+    called: bool,
+}
+
+impl Caller {
+    fn of(runtime: &OciRuntime) -> Result<Caller, Errno> {
+        let path = CString::new(runtime.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let mut words = vec![path.clone()];
+        words.extend(texts(options(runtime.program))?);
+        if runtime.program == RuntimeProgram::Crun {
+            return Ok(Caller {
+                program: path,
+                words,
+                called: false,
+            });
+        }
+        let helper = in_view(Path::new(CONTAINER_INIT));
+        let helper = CString::new(helper.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let before = texts(&["ironcage", "__container-exec", runtime.program.name()])?;
+        words.splice(0..0, before);
+        Ok(Caller {
+            program: helper,
+            words,
+            called: true,
+        })
+    }
+
+    fn argv(&self, number: u32, process: &str) -> Result<Vec<CString>, Errno> {
+        let mut words = self.words.clone();
+        if self.called {
+            // Between the helper's own words and the runtime's.
+            words.splice(3..3, texts(&[&pid_file(number), NAME, process])?);
+        } else {
+            words.extend(texts(&["exec", "--process", process, NAME])?);
+        }
+        Ok(words)
+    }
+}
+
+fn texts(words: &[impl AsRef<str>]) -> Result<Vec<CString>, Errno> {
+    let text = |word: &_| CString::new(AsRef::<str>::as_ref(word)).map_err(|_| Errno::INVAL);
+    words.iter().map(text).collect()
+}
+
+fn pid_file(number: u32) -> String {
+    format!("/tmp/process-{number}.pid")
+}
+
 fn file(number: u32) -> String {
     format!("/tmp/process-{number}.json")
 }
@@ -126,14 +166,9 @@ impl Images for Calls {
         let file = file(number);
         std::fs::write(&file, process.to_string())
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let mut argv = vec![self.program.clone()];
-        argv.extend(self.options.iter().cloned());
-        for word in ["exec", "--process", &file, NAME] {
-            argv.push(CString::new(word).map_err(|_| Errno::INVAL)?);
-        }
         Ok(Image {
-            path: self.program.clone(),
-            argv,
+            path: self.caller.program.clone(),
+            argv: self.caller.argv(number, &file)?,
             envp: self.env.clone(),
             cwd: None,
         })
@@ -142,5 +177,6 @@ impl Images for Calls {
     fn ended(&mut self, number: u32) {
         // It holds the environment of the program: not kept longer than needed.
         let _ = unlink(file(number));
+        let _ = unlink(pid_file(number));
     }
 }

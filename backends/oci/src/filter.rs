@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const EPERM: u16 = ironcage_sys::rustix::io::Errno::PERM.raw_os_error() as u16;
+const ENOSYS: u16 = ironcage_sys::rustix::io::Errno::NOSYS.raw_os_error() as u16;
 const LOW: u64 = 0xffff_ffff;
 
 /// Bits of an argument that count, and what they must be.
@@ -52,6 +53,58 @@ pub(crate) fn seccomp(filter: &Filter) -> Value {
         "architectures": ["SCMP_ARCH_X86_64"],
         "syscalls": rules,
     })
+}
+
+/// The `seccomp` object for gVisor, whose kernel applies it to the system calls that it answers.
+///
+/// It tries rules in their order, has no room for what `split` makes of a long list, and answers
+/// EPERM whatever a rule says. Programs take ENOSYS alone for a reason to use an older call, so
+/// what the list answers that way is allowed: gVisor's kernel has it, and the host's never sees it.
+pub(crate) fn seccomp_of_gvisor(filter: &Filter) -> Value {
+    let mut rules = Vec::new();
+    let mut free = Vec::new();
+    for (name, action) in filter.actions() {
+        match action {
+            SyscallAction::Allow | SyscallAction::Errno(ENOSYS) => free.push(name),
+            SyscallAction::Errno(_) => {}
+            SyscallAction::AllowIf { alternatives, .. } => {
+                rules.extend(in_order(alternatives).into_iter().map(|(allow, conjunction)| {
+                    let action = if allow { "SCMP_ACT_ALLOW" } else { "SCMP_ACT_ERRNO" };
+                    json!({"names": [name], "action": action, "args": arguments(&conjunction)})
+                }));
+            }
+        }
+    }
+    rules.push(json!({"names": free, "action": "SCMP_ACT_ALLOW"}));
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": rules,
+    })
+}
+
+/// Comparisons of which the first that holds decides; when none does, the call is denied.
+fn in_order(alternatives: &[&[Condition]]) -> Vec<(bool, Conjunction)> {
+    let mut rules = Vec::new();
+    // What denies comes last: nothing after it can allow.
+    let mut last = None;
+    for conditions in alternatives {
+        match conditions {
+            [Condition::NotOneOf { arg, values }] if last.is_none() => last = Some((*arg, *values)),
+            conditions => rules.extend(split(conditions).into_iter().map(|one| (true, one))),
+        }
+    }
+    if let Some((arg, values)) = last {
+        for value in values {
+            let one = Masked {
+                mask: LOW,
+                value: u64::from(*value),
+            };
+            rules.push((false, Conjunction::from([(arg, one)])));
+        }
+        rules.push((true, Conjunction::new()));
+    }
+    rules
 }
 
 fn arguments(conjunction: &Conjunction) -> Vec<Value> {
@@ -173,6 +226,39 @@ mod tests {
             }
         }
         all
+    }
+
+    /// As gVisor decides: by the first rule that holds.
+    fn decided(rules: &[(bool, Conjunction)], arguments: &[u64; 6]) -> bool {
+        let of_rule = |(_, one): &&(bool, Conjunction)| holds(std::slice::from_ref(one), arguments);
+        rules.iter().find(of_rule).is_some_and(|(allow, _)| *allow)
+    }
+
+    #[test]
+    fn gvisors_rules_in_their_order_mean_the_same_and_are_few() {
+        let mut looked = 0;
+        let lists = syscalls::lists().iter().chain(syscalls::groups());
+        for rule in lists.flat_map(|list| list.rules) {
+            let SyscallAction::AllowIf { alternatives, .. } = rule.action else {
+                continue;
+            };
+            let rules = in_order(alternatives);
+            assert!(rules.len() < 24, "{}: {}", rule.name, rules.len());
+            let all: Vec<Condition> = alternatives.concat();
+            let values = interesting(&all);
+            for (index, first) in values.iter().enumerate() {
+                let at = |step: usize| values[(index + step * 7) % values.len()];
+                for arguments in [[*first; 6], [*first, at(1), at(2), at(3), at(4), at(5)]] {
+                    let wanted = alternatives
+                        .iter()
+                        .any(|conditions| conditions.iter().all(|one| one.holds(&arguments)));
+                    let found = decided(&rules, &arguments);
+                    assert_eq!(found, wanted, "{} {arguments:x?}", rule.name);
+                    looked += 1;
+                }
+            }
+        }
+        assert!(looked > 1000, "{looked}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod bundle;
 mod exec;
 mod filter;
 mod make;
+mod runtimes;
 
 use ironcage_backend::{
     Ability, Backend, StartError, StartingCage, StreamKind, Support, container_monitor, subreaper,
@@ -24,7 +25,7 @@ use ironcage_plan::{BoundPlan, IdMap};
 use ironcage_sys::clone::Namespaces;
 
 /// Why there is none.
-const NO_TERMINAL: &str = "crun can lose the last output of a program on a terminal; use --no-tty, or --isolation namespace";
+const NO_TERMINAL: &str = "an OCI runtime can lose the last output of a program on a terminal; use --no-tty, or --isolation namespace";
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,8 @@
 //! Has the container made: the view, the bundle, and the runtime's `run`.
 
-use crate::bundle::{Ids, Locks, ROOT, configuration};
-use crate::exec::{Calls, ENVIRONMENT, NAME, OPTIONS};
+use crate::bundle::{Ids, Locks, Program, ROOT, configuration};
+use crate::exec::{Calls, ENVIRONMENT, NAME};
+use crate::runtimes::options;
 use ironcage_backend::container_monitor::ContainerResources;
 use ironcage_backend::faults::step;
 use ironcage_backend::ids::map_own;
@@ -10,15 +11,20 @@ use ironcage_backend::root;
 use ironcage_layers::LayerError;
 use ironcage_layers::view::{Entered, Processes};
 use ironcage_model::{Layer, Printable};
-use ironcage_plan::{BoundPlan, IdMap, OciRuntime, ViewOp};
+use ironcage_plan::{BoundPlan, CONTAINER_INIT, IdMap, OciRuntime, RuntimeProgram, ViewOp};
+use ironcage_sys::mount::{AttributeChange, MountAttributes, set_attributes};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
-use ironcage_sys::rustix::mount::{MountFlags, mount, mount_bind};
+use ironcage_sys::rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
+use ironcage_sys::rustix::process::umask;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Everything of this cage's that the runtime reads or keeps.
 const BUNDLE: &str = "/tmp";
+/// How Ironcage's program in the view ends when it has no filter.
+const UNFILTERED: i32 = 3;
 /// Longest part of what a runtime said that is passed on.
 const SAID: usize = 600;
 
@@ -86,13 +92,21 @@ pub(crate) fn make(
     std::fs::create_dir(ROOT).map_err(|error| wrong("make a place for the view", error))?;
     let Entered { storage, .. } = view.place_at(Path::new(ROOT))?;
     let locks = Locks::of(plan);
-    let configured = configuration(plan, &locks, ids).to_string();
+    let configured = configuration(plan, runtime.program, &locks, ids).to_string();
     std::fs::write(Path::new(BUNDLE).join("config.json"), configured)
         .map_err(|error| wrong("write config.json", error))?;
     step();
     show_one_cgroup_tree()?;
+    if runtime.program == RuntimeProgram::Runc {
+        close_cgroups()?;
+    }
     run(runtime)?;
     step();
+    if runtime.program == RuntimeProgram::Runsc && !plan.degraded.contains(&Layer::Seccomp) {
+        verify_filter(runtime, &locks)?;
+    }
+    // runc starts each program with the one that it was started with.
+    umask(Mode::from_raw_mode(0o022));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc", flags, Mode::empty()).map_err(|error| wrong("open /proc", error))?;
     let calls = Calls::new(runtime, locks);
@@ -113,6 +127,24 @@ fn show_one_cgroup_tree() -> Result<(), LayerError> {
     mount_bind(second, all).map_err(|error| wrong("show crun one tree of cgroups", error))
 }
 
+/// runc makes a cgroup wherever it can, and a killed start would leave it: it can nowhere.
+fn close_cgroups() -> Result<(), LayerError> {
+    let doing = |error: io::Error| wrong("close the cgroups to runc", error);
+    let all = "/sys/fs/cgroup";
+    if !Path::new(all).is_dir() {
+        return Ok(());
+    }
+    mount_bind_recursive(all, all).map_err(|error| doing(error.into()))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let all = open(all, flags, Mode::empty()).map_err(|error| doing(error.into()))?;
+    let change = AttributeChange {
+        set: MountAttributes::READ_ONLY,
+        recursive: true,
+        ..AttributeChange::default()
+    };
+    set_attributes(all.as_fd(), change).map_err(doing)
+}
+
 /// Lets the runtime make the container and start its first process. Comes back when it runs.
 fn run(runtime: &OciRuntime) -> Result<(), LayerError> {
     let name = Printable::new(&runtime.path).to_string();
@@ -129,10 +161,18 @@ fn run(runtime: &OciRuntime) -> Result<(), LayerError> {
     std::fs::File::create(&nothing).map_err(doing)?;
     let nothing = std::fs::File::open(&nothing).map_err(doing)?;
     // The container's first process inherits it and lets it go once it runs. Before that it still
-    // is the runtime's, outside the container's user namespace, and nobody can join it.
+    // is the runtime's, outside the container's user namespace, and nobody can join it. Nobody
+    // joins gVisor's, whose own processes would keep it.
     let (mut runs, output) = io::pipe().map_err(doing)?;
+    let output: Stdio = match runtime.program {
+        RuntimeProgram::Crun | RuntimeProgram::Runc => output.into(),
+        RuntimeProgram::Runsc => {
+            drop(output);
+            said.try_clone().map_err(doing)?.into()
+        }
+    };
     let status = Command::new(&runtime.path)
-        .args(OPTIONS)
+        .args(options(runtime.program))
         .args(["run", "--detach", "--bundle", BUNDLE, NAME])
         .env_clear()
         .envs(ENVIRONMENT)
@@ -151,4 +191,44 @@ fn run(runtime: &OciRuntime) -> Result<(), LayerError> {
     let said = Printable::new(said.trim()).to_string();
     let action = format!("create the container with {name}: {said}");
     Err(wrong(&action, io::Error::other(status.to_string())))
+}
+
+/// Versions of runsc apply the filter to the first process alone. Every command is an exec, so one
+/// of Ironcage's own looks whether it has a filter.
+fn verify_filter(runtime: &OciRuntime, locks: &Locks) -> Result<(), LayerError> {
+    const DOING: &str = "verify that runsc applies the filter to commands";
+    let doing = |error: io::Error| failed(Layer::Seccomp, DOING, error);
+    let process = locks.process(&Program {
+        args: &[CONTAINER_INIT.to_owned(), "__container-filtered".to_owned()],
+        env: &[],
+        cwd: "/",
+        terminal: false,
+    });
+    let file = Path::new(BUNDLE).join("filtered.json");
+    std::fs::write(&file, process.to_string()).map_err(doing)?;
+    let nothing = || std::fs::File::open(Path::new(BUNDLE).join("nothing"));
+    let log = std::fs::OpenOptions::new()
+        .append(true)
+        .open(Path::new(BUNDLE).join("log"));
+    let log = log.map_err(doing)?;
+    let status = Command::new(&runtime.path)
+        .args(options(runtime.program))
+        .args(["exec", "--process"])
+        .arg(&file)
+        .arg(NAME)
+        .env_clear()
+        .envs(ENVIRONMENT)
+        .current_dir(BUNDLE)
+        .stdin(nothing().map_err(doing)?)
+        .stdout(log.try_clone().map_err(doing)?)
+        .stderr(log)
+        .status()
+        .map_err(doing)?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(UNFILTERED) => Err(doing(io::Error::other(
+            "this version does not; use a newer one, or --allow-degraded seccomp",
+        ))),
+        _ => Err(doing(io::Error::other(status.to_string()))),
+    }
 }

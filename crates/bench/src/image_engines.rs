@@ -254,7 +254,13 @@ fn with_store(
             .iter()
             .cloned()
             .chain(words(&["run", "--rm", "--network", "none"]));
-        all.chain(words(flags))
+        // Its own default may be more than this host allows.
+        let limits = words(match name {
+            "podman" => &["--ulimit", "host"],
+            _ => &[],
+        });
+        all.chain(limits)
+            .chain(words(flags))
             .chain(words(&[IMAGE]))
             .collect::<Vec<_>>()
     };

@@ -178,6 +178,10 @@ fn make_layout(scratch: &Scratch) -> Result<PathBuf, BenchError> {
         let to = bin.join(name);
         std::fs::copy(BUSYBOX, &to).map_err(BenchError::file("copy", to))?;
     }
+    // Where engines mount what is theirs: a system that cannot be written must have them.
+    for name in ["dev", "etc", "proc", "run", "sys", "tmp", "var"] {
+        scratch.folder(&format!("tree/{name}"))?;
+    }
     // Text that compresses like source code does.
     for number in 0..FILES {
         let directory = format!("tree/usr/share/{}", number / PER_DIRECTORY);

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 /// Leases of each kind that are thrown away first: the mount helper is started, caches fill, and both
 /// processes come to the end of the memory for their first moments (`sys/src/arena.rs`).
 const WARM_UP: usize = 150;
+/// The same in a guest.
+const WARM_UP_OF_A_GUEST: usize = 10;
 /// What is executed in the cage, and in a scope beside it.
 const COMMAND: &str = "/bin/true";
 /// How much longer the agent's task may take with leases than without, and than bare.
@@ -253,6 +255,9 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
         arms.push(ArmReport { name, microseconds });
     }
     drop(cage);
+    if scratch.copy_guest()? {
+        arms.extend(in_a_guest(request, &scratch, (&policy, &data))?);
+    }
     let task = task(request, &scratch)?;
     let of = |name: &str| task.iter().find(|arm| arm.name == name);
     let beside = |name: &str| {
@@ -276,6 +281,40 @@ pub fn bench_leases(request: &LeasesRequest) -> Result<LeasesReport, BenchError>
         verdicts,
         soak,
     })
+}
+
+/// The same in a microVM, whose file server closes what the guest has open before the proof.
+fn in_a_guest(
+    request: &LeasesRequest,
+    scratch: &Scratch,
+    (policy, data): (&str, &Path),
+) -> Result<Vec<ArmReport>, BenchError> {
+    let flags = ["--isolation", "microvm", "--memory", "800M"];
+    let flags = [&flags[..], &["--policy", policy]].concat();
+    let cage = Cage::start(&request.ironcage, scratch, &flags)?;
+    let place = RuntimeDir::of_user(&scratch.path("state").join("ironcage"));
+    let channel = dial(&place, &cage.id).map_err(failed)?;
+    // It boots with its first command.
+    let up = over_the_socket(&place, &cage.id, Path::new(COMMAND), None);
+    up.map_err(failed)?;
+    let mut times: [Vec<f64>; 2] = Default::default();
+    for round in 0..WARM_UP_OF_A_GUEST + request.runs {
+        let (granted, revoked) = one(&channel, data, Right::Write)?;
+        if round >= WARM_UP_OF_A_GUEST {
+            times[0].push(granted);
+            times[1].push(revoked);
+        }
+    }
+    let none = || BenchError::Request("no samples".to_owned());
+    let names = [
+        "grant --write (microvm, emulated)",
+        "revoke (microvm, emulated)",
+    ];
+    let arms = names.into_iter().zip(&times).map(|(name, times)| {
+        let microseconds = Summary::of(times).ok_or_else(none)?;
+        Ok(ArmReport { name, microseconds })
+    });
+    arms.collect()
 }
 
 fn lease_verdicts(arms: &[ArmReport]) -> Vec<Verdict> {

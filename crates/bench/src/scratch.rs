@@ -74,6 +74,24 @@ impl Scratch {
         }
     }
 
+    /// Gives what is measured the guest of microVMs that the user has set up. `false` where there is
+    /// none.
+    pub(crate) fn copy_guest(&self) -> Result<bool, BenchError> {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        let home = || Some(variable("HOME")?.join(".local/state"));
+        let state = variable("XDG_STATE_HOME").or_else(home).unwrap_or_default();
+        let guest = state.join("ironcage/microvm");
+        if !guest.join("manifest.json").is_file() {
+            return Ok(false);
+        }
+        let place = self.folder("state/ironcage/microvm")?;
+        for name in ["kernel", "initramfs", "manifest.json"] {
+            let from = guest.join(name);
+            std::fs::copy(&from, place.join(name)).map_err(BenchError::file("copy", &from))?;
+        }
+        Ok(true)
+    }
+
     /// The environment of every arm: short, the same for all, with Ironcage's state and
     /// configuration here, so that a bench neither fills the user's log nor obeys the
     /// user's policy. What leads to the session's systemd stays: a cgroup may hang on it.

@@ -1,6 +1,8 @@
 //! One connection: requests, one after the other.
 
+use crate::archive;
 use crate::files;
+use crate::forward;
 use crate::output::Next;
 use crate::processes::{Process, Processes};
 use crate::protocol::{self, Failure, FailureCode, Kind, Reply, Request};
@@ -135,6 +137,11 @@ impl Stream {
     pub(crate) fn socket(&self) -> &UnixStream {
         &self.writer
     }
+
+    /// Both directions, for two threads.
+    pub(crate) fn halves(&mut self) -> (&mut BufReader<UnixStream>, &mut UnixStream) {
+        (&mut self.reader, &mut self.writer)
+    }
 }
 
 /// Serves a connection to its end.
@@ -231,6 +238,21 @@ fn carry_out(
         }
         Request::Signal { pid, signal } => processes.get(pid)?.signal(signal),
         Request::Resize { pid, size } => processes.get(pid)?.resize(size),
+        Request::Pack { paths } => {
+            let paths: Result<Vec<_>, _> = paths.iter().map(|path| expand(path)).collect();
+            archive::pack(&paths?, stream)
+        }
+        Request::Unpack { clear } => {
+            let clear: Result<Vec<_>, _> = clear.iter().map(|path| expand(path)).collect();
+            match clear {
+                Ok(clear) => archive::unpack(clear, stream),
+                Err(error) => {
+                    stream.skip_data()?;
+                    Err(error)
+                }
+            }
+        }
+        Request::Connect { port } => forward::connect(port, stream),
         Request::Watch { path, recursive } => watch::watch(&expand(&path)?, recursive, stream),
         about_files => files::carry_out(about_files, stream),
     }

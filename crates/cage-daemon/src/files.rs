@@ -1,9 +1,11 @@
 //! Files of the cage, as the agent sees them.
 
+use crate::attributes;
 use crate::connection::{RequestError, Stream, expand, from_errno};
 use crate::protocol::{Entry, EntryKind, FailureCode, Kind, Reply, Request};
 use ironcage_sys::rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 use ironcage_sys::rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -42,12 +44,14 @@ pub(crate) fn carry_out(request: Request, stream: &mut Stream) -> Result<(), Req
             offset,
             length,
         } => read(&expand(&path)?, offset, length, stream),
-        Request::Write { path, mode } => {
-            match expand(&path).and_then(|path| write(&path, mode, stream)) {
-                Ok(entry) => stream.reply(&Reply::Entry { entry }),
-                Err(error) => Err(error),
-            }
-        }
+        Request::Write {
+            path,
+            mode,
+            metadata,
+        } => match expand(&path).and_then(|path| write(&path, mode, &metadata, stream)) {
+            Ok(entry) => stream.reply(&Reply::Entry { entry }),
+            Err(error) => Err(error),
+        },
         _ => Err(RequestError::new(
             FailureCode::InvalidArgument,
             "not a request about files".into(),
@@ -117,6 +121,10 @@ fn described(path: &Path, metadata: &Metadata, names: &mut Names) -> Entry {
             .saturating_mul(1_000_000)
             .saturating_add(metadata.mtime_nsec() / 1000),
         target: target.map(|target| target.to_string_lossy().into_owned()),
+        metadata: match kind {
+            EntryKind::File | EntryKind::Directory => attributes::read(path),
+            EntryKind::Symlink | EntryKind::Other => BTreeMap::new(),
+        },
     }
 }
 
@@ -343,7 +351,12 @@ impl Drop for Staged {
 
 /// Writes a file whose data follows. A new file, and one whose directory can be written, is replaced
 /// at once; a file whose directory cannot, or which is a mount or a device, is written in place.
-fn write(path: &Path, mode: Option<u32>, stream: &mut Stream) -> Result<Entry, RequestError> {
+fn write(
+    path: &Path,
+    mode: Option<u32>,
+    metadata: &BTreeMap<String, String>,
+    stream: &mut Stream,
+) -> Result<Entry, RequestError> {
     match prepare(path, mode) {
         Ok((mut sink, target)) => {
             while let Some(bytes) = stream.next_data()? {
@@ -352,6 +365,9 @@ fn write(path: &Path, mode: Option<u32>, stream: &mut Stream) -> Result<Entry, R
                     return Err(failed("write", path)(error));
                 }
             }
+            attributes::replace(sink.file(), metadata).map_err(|error| {
+                from_errno(error, &format!("keep metadata of {}", path.display()))
+            })?;
             if let Sink::Staged(staged) = sink {
                 staged.finish(&target)?;
             }

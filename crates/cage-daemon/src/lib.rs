@@ -13,8 +13,11 @@
     reason = "the fields are named in the documentation of the HTTP API"
 )]
 
+mod archive;
+mod attributes;
 mod connection;
 mod files;
+mod forward;
 mod output;
 mod processes;
 pub mod protocol;

@@ -192,11 +192,27 @@ pub enum Request {
     Write {
         path: String,
         mode: Option<u32>,
+        /// Kept beside the file, in user attributes.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        metadata: BTreeMap<String, String>,
     },
     /// Answered by [`Reply::Watching`], then by a [`Reply::Changed`] for each change.
     Watch {
         path: String,
         recursive: bool,
+    },
+    /// Connects to a port of the cage's loopback. Answered by [`Reply::Connected`]; then data goes both
+    /// ways, each up to [`Kind::End`], and the connection with it.
+    Connect {
+        port: u16,
+    },
+    /// An archive of directories, as far as they are on the file system of each: answered by data.
+    Pack {
+        paths: Vec<String>,
+    },
+    /// Data frames with such an archive follow, up to [`Kind::End`]. What is below `clear` is removed first.
+    Unpack {
+        clear: Vec<String>,
     },
 }
 
@@ -255,6 +271,7 @@ pub enum Reply {
         entry: Entry,
     },
     Watching,
+    Connected,
     Changed {
         change: Change,
     },
@@ -322,6 +339,9 @@ pub struct Entry {
     /// Microseconds since the epoch.
     pub modified: i64,
     pub target: Option<String>,
+    /// What was written with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -83,24 +83,30 @@ pub mod credentials {
 
 /// Names of files that often hold secrets, at any depth; each has at most one star.
 pub mod sensitive {
-    use super::{Listed, Sensitive, is_like};
+    use super::{Listed, Sensitive, as_compared, is_like_compared};
     use std::ffi::OsStr;
     include!(concat!(env!("OUT_DIR"), "/sensitive.rs"));
 
-    fn entries(name: &OsStr) -> impl Iterator<Item = &'static Sensitive> {
-        let example = EXAMPLES.iter().any(|listed| is_like(listed.path, name));
-        let like = move |listed: &&Sensitive| !example && is_like(listed.path, name);
-        NAMES.iter().filter(like)
+    /// The first entry of a kind that a file name is like. Every name of a workspace is asked about,
+    /// and hardly any is like an entry.
+    fn first(name: &OsStr, wanted: impl Fn(&Sensitive) -> bool) -> Option<&'static Sensitive> {
+        let name = as_compared(name);
+        let is_like = |path| is_like_compared(path, &name);
+        let found = NAMES
+            .iter()
+            .find(|entry| wanted(entry) && is_like(entry.path))?;
+        let example = EXAMPLES.iter().any(|example| is_like(example.path));
+        (!example).then_some(found)
     }
 
     /// The entry that a file name is like.
     pub fn entry(name: &OsStr) -> Option<&'static Sensitive> {
-        entries(name).next()
+        first(name, |_| true)
     }
 
     /// The entry that a file name is like, of those that are hidden in a workspace.
     pub fn hidden(name: &OsStr) -> Option<&'static Sensitive> {
-        entries(name).find(|entry| entry.hidden)
+        first(name, |entry| entry.hidden)
     }
 }
 
@@ -204,8 +210,10 @@ pub fn as_compared(name: &OsStr) -> Cow<'_, [u8]> {
 /// Whether a name is as a pattern with at most one star says, without regard to case: the
 /// workspace may lie, or be copied to, where case does not count.
 pub fn is_like(pattern: &str, name: &OsStr) -> bool {
-    let name = as_compared(name);
-    let name = &*name;
+    is_like_compared(pattern, &as_compared(name))
+}
+
+fn is_like_compared(pattern: &str, name: &[u8]) -> bool {
     let same = |a: &str, b: &[u8]| a.as_bytes().eq_ignore_ascii_case(b);
     match pattern.split_once('*') {
         None => same(pattern, name),

@@ -156,6 +156,8 @@ pub fn approve(
 pub fn deny(connection: &Connection, number: u32, reason: String) -> Result<(), ClientError> {
     match connection.ask(&Request::Deny { number, reason })? {
         Reply::Denied { .. } => Ok(()),
+        // Nothing waits under this number.
+        Reply::Lease(RequestOutcome::Denied { reason }) => Err(ClientError::Refused { reason }),
         other => Err(unexpected(&other)),
     }
 }

@@ -27,9 +27,20 @@ pub struct Args {
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Where to listen: a loopback ADDRESS:PORT, or unix:PATH
+    /// Where to listen: ADDRESS:PORT, or unix:PATH
+    ///
+    /// An address that other machines reach needs --tls-cert and --tls-key. A socket that systemd
+    /// passes (LISTEN_FDS) is used in its place.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421")]
     pub listen: String,
+    /// Serve TLS with the certificate chain in FILE (PEM)
+    ///
+    /// Both files are loaded again when they change.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM), not readable by every user
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Running cages that one project may have
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub max_cages: usize,

@@ -7,6 +7,7 @@ use ironcage_model::SecretSource;
 use ironcage_plan::seccomp::Instruction;
 use ironcage_plan::{Network, ProxyCredentials};
 use ironcage_sys::rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use ironcage_tools::ToolPolicy;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,6 +38,8 @@ struct Message {
     paths: Vec<Vec<u8>>,
     proxy_filter: Vec<Instruction>,
     reader_filter: Vec<Instruction>,
+    #[serde(default, skip_serializing_if = "ToolPolicy::is_empty")]
+    tools: ToolPolicy,
     id: Option<u32>,
     supervisor: i32,
 }
@@ -47,14 +50,19 @@ impl Setup {
         let paths = paths(&mut self.network);
         let paths = paths.into_iter().map(std::mem::take);
         let paths = paths.map(|path| path.into_os_string().into_vec()).collect();
-        let models = self.network.models.as_mut();
+        let (reader_filter, tools) = match &mut self.network.models {
+            Some(models) => (
+                std::mem::take(&mut models.reader_filter),
+                std::mem::take(&mut models.tools),
+            ),
+            None => Default::default(),
+        };
         let message = Message {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             paths,
             proxy_filter: std::mem::take(&mut self.network.proxy_filter),
-            reader_filter: models
-                .map(|models| std::mem::take(&mut models.reader_filter))
-                .unwrap_or_default(),
+            reader_filter,
+            tools,
             network: self.network,
             id: self.ids.map(|ids| ids.id),
             supervisor: self.supervisor,
@@ -85,6 +93,7 @@ impl Setup {
         network.proxy_filter = message.proxy_filter;
         if let Some(models) = &mut network.models {
             models.reader_filter = message.reader_filter;
+            models.tools = message.tools;
         }
         let places = paths(&mut network);
         if places.len() != message.paths.len() {
@@ -205,6 +214,7 @@ mod tests {
                 cwd: path("/work"),
                 home: Some("/home/ann".into()),
                 reader_filter: vec![instruction(2)],
+                tools: serde_json::from_str(r#"{"rules":{"tools":{"deny":["x"]}}}"#).unwrap(),
             }),
             secrets: vec![
                 secret(source("env:TOKEN")),

@@ -34,6 +34,10 @@ pub const INITRAMFS: &str = "/.ironcage/vm/initramfs";
 /// The abstract name in the cage at which a connection to a port of the guest's loopback begins: the
 /// port, two bytes in network order, then what is carried.
 pub const PORTS_SOCKET: &str = "ironcage-vm-ports";
+/// The host's system in a cage whose own is another one: QEMU is started from it.
+pub const SYSTEM: &str = "/.ironcage/vm/system";
+/// Storage of the guest alone, in its memory, where commands are root of it.
+pub const SCRATCH: &str = "/scratch";
 /// How the machine is made, as [`MachineConfig`].
 pub const MACHINE: &str = "/.ironcage/vm/machine.json";
 
@@ -58,6 +62,8 @@ pub struct GuestSetup {
     /// The agent's ids, the same as in the cage.
     pub uid: u32,
     pub gid: u32,
+    /// Whether commands are root of this kernel. Files are the agent's all the same.
+    pub root: bool,
     pub hostname: String,
     /// Whether the guest has a network interface.
     pub network: bool,
@@ -104,6 +110,14 @@ impl MachineConfig {
 }
 
 impl GuestSetup {
+    /// The ids of commands.
+    pub fn ids(&self) -> (u32, u32) {
+        match self.root {
+            true => (0, 0),
+            false => (self.uid, self.gid),
+        }
+    }
+
     /// The setup as it travels.
     ///
     /// # Errors
@@ -126,6 +140,8 @@ impl GuestSetup {
 pub struct MachineConfig {
     /// The VMM.
     pub qemu: String,
+    /// What loads it and its libraries, where both are below [`SYSTEM`].
+    pub loader: Option<String>,
     /// RAM of the guest in MiB.
     pub memory: u64,
     /// The VMM's own system call filter, eight bytes for each instruction.

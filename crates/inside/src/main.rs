@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod cage_daemon;
+mod container_cover;
+mod container_exec;
 mod container_init;
 mod shim;
 mod tool;
@@ -36,6 +38,12 @@ enum Command {
     Daemon(cage_daemon::Args),
     #[command(name = "__container-init", hide = true)]
     ContainerInit,
+    #[command(name = "__container-cover", hide = true)]
+    ContainerCover(container_cover::Args),
+    #[command(name = "__container-exec", hide = true)]
+    ContainerExec(container_exec::Args),
+    #[command(name = "__container-filtered", hide = true)]
+    ContainerFiltered,
 }
 
 impl Command {
@@ -45,6 +53,9 @@ impl Command {
             Command::Tool(args) => tool::run(args),
             Command::Daemon(args) => cage_daemon::run(&args),
             Command::ContainerInit => container_init::run(),
+            Command::ContainerCover(args) => container_cover::run(&args),
+            Command::ContainerExec(args) => container_exec::run(&args),
+            Command::ContainerFiltered => container_init::filtered(),
         }
     }
 }

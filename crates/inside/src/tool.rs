@@ -1,5 +1,8 @@
-//! `ironcage __tool`: executes a tool call about one file. It runs in a scope, under every layer of
+//! `ironcage __tool`: executes a tool call about files. It runs in a scope, under every layer of
 //! the cage, and can open only what the scope has.
+
+mod patch;
+mod search;
 
 use ironcage_command::error::{CliError, CommandResult};
 use ironcage_intent::{Action, Call, Calls, Context, FileAction, FileWork};
@@ -13,7 +16,7 @@ const LARGEST: u64 = 8 * 1024 * 1024;
 /// Longest call.
 const LONGEST: u64 = 2 * 1024 * 1024;
 
-/// Execute a tool call about one file
+/// Execute a tool call about files
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File with the call
@@ -30,15 +33,20 @@ pub(crate) fn run(args: Args) -> CommandResult {
         CliError::new(format!("cannot determine the current directory: {error}"))
     })?;
     let context = Context {
-        cwd: here,
+        cwd: here.clone(),
         home: std::env::var_os("HOME").map(PathBuf::from),
     };
-    let Some(Action::File(file)) = calls.action(&call, &context) else {
-        return Err(CliError::new(
-            "cannot execute the tool call: it is not about a file",
-        ));
+    let told = match calls.action(&call, &context) {
+        Some(Action::File(file)) => carry_out(&file),
+        Some(Action::Search { path, search }) => search::run(&path, &search, &here),
+        Some(Action::Patch(files)) => patch::apply(&files),
+        Some(Action::Script { .. } | Action::Program { .. } | Action::Fetch { .. }) | None => {
+            return Err(CliError::new(
+                "cannot execute the tool call: it is not about a file",
+            ));
+        }
     };
-    let told = carry_out(&file).map_err(|error| CliError::from_error(&error))?;
+    let told = told.map_err(|error| CliError::from_error(&error))?;
     let mut out = io::stdout().lock();
     let written = out.write_all(told.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| CliError::new(format!("cannot print the result: {error}")))?;
@@ -67,6 +75,14 @@ enum ToolError {
     TooLarge { path: String },
     #[error("cannot read {path}: not valid UTF-8")]
     NotUtf8 { path: String },
+    #[error("cannot patch {path}: the lines of hunk {hunk} were not found")]
+    HunkNotFound { path: String, hunk: usize },
+    #[error("cannot patch {path}: the patch names it twice")]
+    PatchedTwice { path: String },
+    #[error("cannot patch {path}: it exists")]
+    Exists { path: String },
+    #[error("invalid pattern")]
+    Pattern(#[source] Box<regex::Error>),
 }
 
 fn carry_out(file: &FileAction) -> Result<String, ToolError> {
@@ -136,6 +152,11 @@ fn carry_out(file: &FileAction) -> Result<String, ToolError> {
 }
 
 fn contents(path: &Path) -> Result<String, ToolError> {
+    let path_shown = || Printable::new(path).to_string();
+    String::from_utf8(bytes(path)?).map_err(|_| ToolError::NotUtf8 { path: path_shown() })
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, ToolError> {
     let shown = || Printable::new(path).to_string();
     let failed = |source: io::Error| ToolError::File {
         path: shown(),
@@ -153,5 +174,5 @@ fn contents(path: &Path) -> Result<String, ToolError> {
     if bytes.len() as u64 > LARGEST {
         return Err(ToolError::TooLarge { path: shown() });
     }
-    String::from_utf8(bytes).map_err(|_| ToolError::NotUtf8 { path: shown() })
+    Ok(bytes)
 }

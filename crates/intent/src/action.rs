@@ -3,6 +3,8 @@
 
 use crate::call::{Call, Calls, InvalidCall, LONGEST, place};
 use crate::json;
+use crate::patch::{self, PatchedFile};
+use crate::search::{self, Search};
 use crate::shell::Context;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -27,6 +29,13 @@ pub enum Action {
         url: String,
     },
     File(FileAction),
+    /// Something is looked for below a directory, or in a file.
+    Search {
+        path: PathBuf,
+        search: Search,
+    },
+    /// Several files are changed at once.
+    Patch(Vec<PatchedFile>),
 }
 
 /// Something that is done with one file or directory.
@@ -109,6 +118,13 @@ impl Calls {
             let url = url.as_str()?.to_owned();
             return Some(Action::Fetch { url });
         }
+        if !entry.patches.is_empty() {
+            let text = match &call.input {
+                Value::String(text) => Some(text.as_str()),
+                _ => named(&entry.patches).and_then(Value::as_str),
+            };
+            return patch::read(text?, context).map(Action::Patch);
+        }
         let paths = match entry.writes.is_empty() {
             true => &entry.reads,
             false => &entry.writes,
@@ -118,6 +134,11 @@ impl Calls {
             _ if entry.reads_here => context.cwd.clone(),
             _ => return None,
         };
+        if entry.reads_here
+            && let Some(search) = search::read(call, &entry.reads)
+        {
+            return Some(Action::Search { path, search });
+        }
         let what = match entry.writes.is_empty() {
             true => read(call)?,
             false => write(&call.input)?,
@@ -137,7 +158,7 @@ fn read(call: &Call) -> Option<FileWork> {
                 count: number(&["limit"]),
             })
         }
-        // Searches, images: nothing that is done here.
+        // Images, metadata: nothing that is done here.
         _ => None,
     }
 }
@@ -338,6 +359,29 @@ mod tests {
             }
         );
         assert_eq!(file("LS", "{}"), ("/project".into(), FileWork::List));
+        let search = action(&use_of("Glob", r#"{"pattern":"*.rs","path":"src"}"#));
+        assert_eq!(
+            search,
+            Some(Action::Search {
+                path: "/project/src".into(),
+                search: Search::Names {
+                    glob: "*.rs".into()
+                }
+            })
+        );
+        // Codex calls it with the patch alone, and with an object.
+        let text = r"*** Begin Patch\n*** Delete File: f\n*** End Patch";
+        for call in [
+            format!(
+                r#"{{"type":"custom_tool_call","name":"apply_patch","call_id":"c","input":"{text}"}}"#
+            ),
+            use_of("apply_patch", &format!(r#"{{"input":"{text}"}}"#)),
+        ] {
+            let Some(Action::Patch(files)) = action(&call) else {
+                panic!("{call}");
+            };
+            assert_eq!(files[0].path, PathBuf::from("/project/f"));
+        }
     }
 
     #[test]
@@ -345,7 +389,8 @@ mod tests {
         for (name, input) in [
             ("Task", r#"{"prompt":"x"}"#),
             ("no_such_tool", r#"{"command":"ls"}"#),
-            ("Grep", r#"{"pattern":"x"}"#),
+            ("Grep", r#"{"pattern":"x","type":"rust"}"#),
+            ("apply_patch", r#"{"input":"--- a/f\n+++ b/f\n"}"#),
             ("Bash", r#"{"command":7}"#),
             ("Bash", "{}"),
             ("Edit", r#"{"file_path":"f","old_string":"a"}"#),
@@ -358,6 +403,28 @@ mod tests {
         ] {
             assert_eq!(action(&use_of(name, input)), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_tool_in_a_namespace_is_not_the_one_outside_of_it() {
+        let call = |kind: &str, space: &str| {
+            let text = format!(
+                r#"{{"type":"{kind}","name":"run_command","namespace":{space},"call_id":"c","arguments":"{{}}","input":"x"}}"#
+            );
+            Call::read(text.as_bytes()).ok().map(|call| call.name)
+        };
+        for kind in ["function_call", "custom_tool_call"] {
+            let of = |space: &str| call(kind, space);
+            assert_eq!(of("null").as_deref(), Some("run_command"));
+            for space in [r#""mcp__notes""#, r#""mcp__notes__""#] {
+                assert_eq!(of(space).as_deref(), Some("mcp__notes__run_command"));
+            }
+            assert_eq!(of(r#"["mcp__notes"]"#), None);
+        }
+        let item = r#"{"type":"function_call","name":"run_command","namespace":"mcp__notes","arguments":"{\"command\":\"ls\"}"}"#;
+        assert_eq!(action(item), None);
+        let plain = item.replace(r#""namespace":"mcp__notes","#, "");
+        assert!(matches!(action(&plain), Some(Action::Script { .. })));
     }
 
     #[test]

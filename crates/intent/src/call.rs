@@ -72,12 +72,12 @@ impl Call {
             Some("function_call") => {
                 let input = arguments(value.get("arguments"))?;
                 let id = text(value, "call_id").or_else(|| text(value, "id"));
-                Ok(text(value, "name").map(|name| Call { id, name, input }))
+                Ok(full_name(value).map(|name| Call { id, name, input }))
             }
             Some("custom_tool_call") => {
                 let input = value.get("input").cloned().unwrap_or(Value::Null);
                 let id = text(value, "call_id");
-                Ok(text(value, "name").map(|name| Call { id, name, input }))
+                Ok(full_name(value).map(|name| Call { id, name, input }))
             }
             Some("local_shell_call") => Ok(Some(Call {
                 id: text(value, "call_id"),
@@ -94,6 +94,20 @@ impl Call {
             }
             Some(_) => Ok(None),
         }
+    }
+}
+
+/// The name of an item of OpenAI's responses. A tool in a namespace is not the one of that name outside of it: `run_command` in
+/// `mcp__notes` is a tool of the server `notes`, and no shell.
+fn full_name(value: &Value) -> Option<String> {
+    let name = value.get("name")?.as_str()?;
+    match value.get("namespace") {
+        None | Some(Value::Null) => Some(name.to_owned()),
+        Some(Value::String(space)) => {
+            let space = space.strip_suffix("__").unwrap_or(space);
+            Some(format!("{space}__{name}"))
+        }
+        Some(_) => None,
     }
 }
 
@@ -126,7 +140,7 @@ pub(crate) struct Entry {
     pub(crate) writes: Vec<String>,
     pub(crate) urls: Vec<String>,
     /// Patches that name the files they change.
-    patches: Vec<String>,
+    pub(crate) patches: Vec<String>,
     /// Read where no argument names a path.
     pub(crate) reads_here: bool,
     /// Where none of the arguments above is given, nothing is needed.

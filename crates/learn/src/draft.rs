@@ -373,6 +373,9 @@ fn process(source: &Source<'_>) -> Section {
     if max.root_inside.value != base.root_inside.value {
         section.set("root-inside", max.root_inside.value.to_string(), UNSEEN);
     }
+    if max.guest_root.value != base.guest_root.value {
+        section.set("guest-root", max.guest_root.value.to_string(), UNSEEN);
+    }
     if max.git_identity.value != base.git_identity.value {
         let value = max.git_identity.value.to_string();
         section.set("git-identity", value, "as in the run");

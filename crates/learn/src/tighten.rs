@@ -220,7 +220,7 @@ impl Judge<'_> {
             "env.pass" => {
                 Finding::Unknown("the audit log does not show which variables a program reads")
             }
-            "process.capabilities" | "process.root-inside" => {
+            "process.capabilities" | "process.root-inside" | "process.guest-root" => {
                 Finding::Unknown("the audit log does not show whether a capability was used")
             }
             _ => Finding::Used,

@@ -178,6 +178,11 @@ pub fn decide_by(
         (Mark::Always | Mark::Auto, _) if history.unannounced => {
             Some(LeaseReason::ApprovalUnannounced { resource: named() })
         }
+        (Mark::Always | Mark::Auto, _) if history.judge_asks.is_some() => {
+            let said = history.judge_asks.clone().unwrap_or_default();
+            let resource = named();
+            Some(LeaseReason::ApprovalByJudge { resource, said })
+        }
         (Mark::Always | Mark::Auto, _) if could_leak(plan, &resource, history) => {
             Some(LeaseReason::ApprovalCouldLeak {
                 resource: named(),

@@ -22,6 +22,8 @@ pub struct History {
     /// Whether the model's words named other places, and not this one, and the policy has that
     /// asked for.
     pub unannounced: bool,
+    /// Why the judge that the policy names has a person asked.
+    pub judge_asks: Option<String>,
     /// What the cage may have come into contact with.
     pub taint: Taint,
 }

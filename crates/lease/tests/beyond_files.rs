@@ -74,6 +74,7 @@ fn plan(others: Vec<Item<LeasePart>>) -> Plan {
         real_workspace: true,
         sensitive_deeper: false,
         shown: Vec::new(),
+        judge: Vec::new(),
         homes: Vec::new(),
         i_know: false,
         questions: PermissionRequestTerms {

@@ -65,6 +65,7 @@ fn leases(paths: Vec<Item<LeasePath>>) -> Leases {
         shown: Vec::new(),
         homes: vec!["/home/ann".into()],
         i_know: false,
+        judge: Vec::new(),
         questions: PermissionRequestTerms {
             expire: None,
             remember: Duration::ZERO,

@@ -131,16 +131,24 @@ pub(crate) fn fingerprint(server: &McpServer) -> String {
         // One that cannot be read starts no cage.
         text.push_str(&script(policy).map_or_else(String::new, |content| hex(&content)));
     }
-    for word in server
-        .command
-        .iter()
-        .filter(|word| word.contains(['/', '.']))
-    {
-        if let Some(content) = script(Path::new(word)) {
+    for word in &server.command {
+        // From where the server starts, or from here where it has the gateway's workspace.
+        let path = match &server.workspace {
+            Some(workspace) => workspace.join(word),
+            None => Path::new(word).to_owned(),
+        };
+        if let Some(content) = script(&path).filter(|content| !is_database(content)) {
             text.push_str(&hex(&content));
         }
     }
     hex(text.as_bytes())
+}
+
+/// Whether it is a database of SQLite, which changes as it is used. Python runs a file that ends with a ZIP archive, whatever
+/// is in front of it.
+fn is_database(content: &[u8]) -> bool {
+    let zip = || content.windows(4).any(|bytes| bytes == b"PK\x05\x06");
+    content.starts_with(b"SQLite format 3\0") && !zip()
 }
 
 fn script(path: &Path) -> Option<Vec<u8>> {
@@ -157,6 +165,33 @@ pub(crate) fn differs(lock: &Lock, name: &str, server: &McpServer) -> bool {
 mod tests {
     use super::*;
     use crate::pins::ServerPin;
+
+    #[test]
+    fn a_pin_covers_files_of_the_command_but_no_database() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = McpServer {
+            command: vec!["python3".into(), "server".into(), "data.db".into()],
+            workspace: Some(directory.path().to_owned()),
+            ..McpServer::default()
+        };
+        let write = |name: &str, content: &[u8]| {
+            std::fs::write(directory.path().join(name), content).unwrap();
+            fingerprint(&server)
+        };
+        let first = write("server", b"one");
+        assert_ne!(
+            write("server", b"two"),
+            first,
+            "a script without a dot in its name"
+        );
+        let script = write("server", b"one");
+        assert_eq!(script, first);
+        let database = write("data.db", b"SQLite format 3\0one");
+        assert_eq!(database, first);
+        assert_eq!(write("data.db", b"SQLite format 3\0two"), first);
+        assert_ne!(write("data.db", b"SQLite format 3\0PK\x05\x06"), first);
+        assert_ne!(write("data.db", b"print(1)"), first);
+    }
 
     #[test]
     fn a_server_that_would_be_started_differently_is_known_by_everything_about_its_start() {

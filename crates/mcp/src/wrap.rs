@@ -95,8 +95,11 @@ fn is_server_name(name: &str) -> bool {
 fn change(name: &str, entry: &Entry, env: &[String], direction: Direction) -> Option<Entry> {
     let wrapped = entry.command.ends_with("ironcage")
         && entry.args.iter().map(String::as_str).take(3).eq(GATEWAY);
+    // Ironcage's own server makes cages, which cannot be done from inside one.
+    let own =
+        entry.command.ends_with("ironcage") && entry.args.first().is_some_and(|word| word == "mcp");
     match (direction, wrapped) {
-        (Direction::Wrap, false) if is_server_name(name) && !entry.command.is_empty() => {
+        (Direction::Wrap, false) if !own && is_server_name(name) && !entry.command.is_empty() => {
             let mut args: Vec<String> = GATEWAY.map(str::to_owned).to_vec();
             args.push(name.to_owned());
             for variable in env {
@@ -242,7 +245,8 @@ mod tests {
         let text = json!({
             "mcpServers": {
                 "files": {"command": "npx", "args": ["-y", "server", "--", "."], "env": {"KEY": "1"}},
-                "web": {"url": "https://example.com/mcp"}
+                "web": {"url": "https://example.com/mcp"},
+                "ironcage": {"command": "ironcage", "args": ["mcp"]}
             },
             "projects": {"/x": {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git"]}}}},
             "other": [1, 2]

@@ -2,7 +2,7 @@
 //!
 //! Whoever reads this treats it as written by an attacker: it names things, and grants nothing.
 
-use crate::Resource;
+use crate::{Reason, Resource};
 use serde::{Deserialize, Serialize};
 
 /// Most entries of one kind in an intent.
@@ -58,6 +58,19 @@ pub struct Intent {
     pub open: bool,
     /// Whether it is of a shell.
     pub shell: bool,
+    /// That the rules for tools do not allow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Box<DeniedCall>>,
+}
+
+/// Why the rules for tools do not allow a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeniedCall {
+    /// With its code.
+    pub reason: Reason,
+    /// The rule that decided.
+    pub rule: String,
 }
 
 fn is_false(value: &bool) -> bool {

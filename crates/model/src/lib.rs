@@ -43,7 +43,9 @@ pub use event::{
 pub use extent::{Extent, InvalidPortPattern, PortPattern};
 pub use id::{CageId, InvalidCageId};
 pub use in_full::in_full;
-pub use intent::{Announced, Contact, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust};
+pub use intent::{
+    Announced, Contact, DeniedCall, Intent, IntentRecord, MOST_INTENDED, Overheard, Trust,
+};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use key_use::{
     GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, KeyAgent, KeyPurpose, KeyUse, SSH_AGENT_SOCKET,

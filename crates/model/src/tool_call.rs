@@ -1,6 +1,6 @@
 //! A call that the MCP gateway decided about.
 
-use crate::Reason;
+use crate::{DeniedCall, Reason};
 use serde::{Deserialize, Serialize};
 
 /// What became of a request to an MCP server.
@@ -49,4 +49,23 @@ pub struct ToolCall {
     /// Bytes of the result.
     #[serde(default)]
     pub bytes: u64,
+}
+
+impl ToolCall {
+    /// A call without a server that the rules for tools do not allow.
+    pub fn denied(method: &str, tool: String, denied: DeniedCall) -> Self {
+        ToolCall {
+            server: String::new(),
+            method: method.to_owned(),
+            name: tool,
+            arguments: String::new(),
+            verdict: ToolVerdict::Denied,
+            because: Some(Box::new(denied.reason)),
+            rule: denied.rule,
+            pin: String::new(),
+            leases: Vec::new(),
+            milliseconds: 0,
+            bytes: 0,
+        }
+    }
 }

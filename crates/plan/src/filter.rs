@@ -192,7 +192,7 @@ pub fn keys() -> Vec<Instruction> {
 }
 
 /// The program of QEMU's filter in the cage of a microVM, as the kernel has it.
-pub(crate) fn vmm() -> Vec<u8> {
+pub fn vmm() -> Vec<u8> {
     own(syscalls::vmm())
         .iter()
         .flat_map(|step| step.bytes())

@@ -135,6 +135,13 @@ pub(crate) fn check(policy: &Policy, request: &Request, host: &HostCaps) -> Resu
             why,
         })
     };
+    if policy.guest_root.value && isolation != Isolation::Microvm {
+        return refuse(
+            "root of a guest".into(),
+            &policy.guest_root.origin,
+            "there is no guest at this level; use --isolation microvm, or --root-inside",
+        );
+    }
     match isolation {
         Isolation::Namespace => return Ok(()),
         Isolation::Microvm => return microvm::check(policy, request),

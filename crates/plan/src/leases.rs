@@ -117,6 +117,9 @@ pub struct Leases {
     pub homes: Vec<PathBuf>,
     /// Whether what is guarded is given all the same, by explicit word.
     pub i_know: bool,
+    /// A command that judges what would be given at once to a command in a scope.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub judge: Vec<String>,
     /// How people are asked.
     pub questions: PermissionRequestTerms,
 }
@@ -274,6 +277,11 @@ pub(crate) fn make(
         shown: view::sensitive::shown(policy, &request.workspace),
         homes: guarded::known_homes(request),
         i_know: request.i_know,
+        judge: policy
+            .judge
+            .as_ref()
+            .map(|judge| judge.value.clone())
+            .unwrap_or_default(),
         questions: PermissionRequestTerms::of(&policy.questions),
     }))
 }

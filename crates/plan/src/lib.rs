@@ -56,7 +56,9 @@ pub use bind::{BindError, Bindings, BoundPlan, ChangeBinding, FileBinding};
 pub use bounds::amounts;
 pub use error::{NoBundle, NoCapability, NoOverlay, NoSocket, PlanError};
 pub use explain::{Detail, UNCOVERED_VALUES, explain};
-pub use filter::{container as container_filter, keys as key_filter, proxy as proxy_filter};
+pub use filter::{
+    container as container_filter, keys as key_filter, proxy as proxy_filter, vmm as vmm_filter,
+};
 pub use identity::git::{GitSetting, git_settings};
 pub use isolation::enforcement;
 pub use leases::{
@@ -71,7 +73,7 @@ pub use network::{
     FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
     RequestRule,
 };
-pub use oci::{CONTAINER_INIT, OciRuntime, installed_runtime};
+pub use oci::{CONTAINER_INIT, OciRuntime, RuntimeProgram, installed_runtimes};
 pub use plan::*;
 pub use prepared::{OwnPart, StaticPart, Unfit};
 pub use request::{

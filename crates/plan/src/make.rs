@@ -6,8 +6,9 @@ use crate::plan::{
     IsolationLevel, Item, Plan, Scratch, Variable,
 };
 use crate::{
-    NoCapability, PlanError, Request, boot, bounds, command, filter, isolation, keys, leases,
-    microvm, network, oci, signing, sockets, system_root, taint, trust, user, view, wasm,
+    NoCapability, PlanError, Request, RuntimeProgram, boot, bounds, command, filter, isolation,
+    keys, leases, microvm, network, oci, signing, sockets, system_root, taint, trust, user, view,
+    wasm,
 };
 use ironcage_host::doctor::needs_consent;
 use ironcage_host::{CgroupHost, HostCaps, HostFiles, Privilege};
@@ -36,7 +37,12 @@ pub fn make(
     let policy = of_system.as_ref().unwrap_or(policy);
     let isolation = policy.isolation.value;
     isolation::check(policy, request, host)?;
-    let (mut layers, degraded) = layers(policy, host, boot.is_some())?;
+    let runtime = match isolation {
+        Isolation::Oci => Some(oci::runtime(policy, request, host, files)?),
+        _ => None,
+    };
+    let program = runtime.as_ref().map(|runtime| runtime.program);
+    let (mut layers, degraded) = layers(policy, host, boot.is_some(), program)?;
     let identity = identity(policy, request, host, files)?;
     let landlock = holds(&layers, Layer::Landlock);
     let kept_nothing = (isolation == Isolation::Landlock).then(|| keeping_nothing(policy));
@@ -76,13 +82,9 @@ pub fn make(
         boot::places(&mut view);
     }
     let signing_files = signing.as_ref().map(|signing| signing.show(&mut view));
-    let mut runtime = None;
     match isolation {
         Isolation::Chroot => isolation::without_proc(&mut view, files),
-        Isolation::Oci => {
-            runtime = Some(oci::runtime(request, files)?);
-            oci::prepare(&mut view, request);
-        }
+        Isolation::Oci => oci::prepare(&mut view, request),
         Isolation::Landlock | Isolation::Namespace | Isolation::Wasm | Isolation::Microvm => {}
     }
     let leases = match isolation {
@@ -210,7 +212,7 @@ pub fn make(
     if isolation == Isolation::Microvm {
         let files = microvm::files(request)?;
         microvm = Some(microvm::make(
-            files,
+            (files, request, policy),
             &bounds,
             leases.as_ref(),
             &mut view.ops,
@@ -430,6 +432,7 @@ fn layers(
     policy: &Policy,
     host: &HostCaps,
     booted: bool,
+    program: Option<RuntimeProgram>,
 ) -> Result<(Vec<LayerReport>, Vec<Layer>), PlanError> {
     let mut degraded = Vec::new();
     let mut reports = Layer::ALL.map(|layer| LayerReport {
@@ -438,6 +441,9 @@ fn layers(
     });
     if booted {
         boot::weaken(&mut reports);
+    }
+    if let Some(program) = program {
+        oci::weaken(&mut reports, program, policy);
     }
     // An OCI runtime reports none, whatever the host can.
     let can_report_denials = host.seccomp_notify || policy.isolation.value == Isolation::Oci;

@@ -5,7 +5,9 @@ use crate::bind::before_seal;
 use crate::leases::Leases;
 use crate::plan::{Access, Bounds, Item, NodeKind, Plan, ViewOp};
 use crate::{PlanError, Request, bytes, filter};
-use ironcage_guest::{GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM, Relay};
+use ironcage_guest::{
+    GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM, Relay, SCRATCH, SYSTEM,
+};
 use ironcage_model::{ASK_SOCKET, Extent, Isolation, ShellMode};
 use ironcage_policy::{Policy, SideChannels};
 use serde::Serialize;
@@ -19,11 +21,16 @@ const LEAST: u64 = 192 << 20;
 /// The most memory of a guest: its kernel writes a list of all of it before it starts anything.
 const MOST: u64 = 16 << 30;
 
+/// Where the host has its system.
+const USR: &str = "/usr";
+
 /// What a microVM is made of, as `ironcage setup microvm` has left it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestFiles {
     /// The VMM.
     pub qemu: PathBuf,
+    /// What loads the VMM and its libraries, by its real path.
+    pub loader: PathBuf,
     /// The program that boots the machine, on the host.
     pub program: PathBuf,
     /// The guest's kernel.
@@ -44,8 +51,14 @@ pub struct Microvm {
     /// The VMM.
     #[serde(serialize_with = "bytes::path")]
     pub qemu: PathBuf,
+    /// What loads it, where the view's system is another than the host's: both are below
+    /// [`SYSTEM`] then.
+    #[serde(skip)]
+    pub loader: Option<PathBuf>,
     /// How it runs the guest's instructions.
     pub acceleration: &'static str,
+    /// Whether commands are root of the guest's kernel.
+    pub root: bool,
     /// RAM of the guest in MiB.
     pub memory: u64,
     /// RAM of the guest of a scope in MiB; `null` where there can be none.
@@ -95,13 +108,6 @@ pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), PlanError>
             "user 0",
             &policy.root_inside.origin,
             "the agent is an ordinary user in the guest; use --isolation namespace",
-        ));
-    }
-    if request.root.is_some() || request.image.is_some() {
-        return Err(refusal(
-            "another root file system",
-            "--root or --image",
-            "QEMU is started from the host's system in the view; use --isolation namespace",
         ));
     }
     if policy.side_channels.value != SideChannels::Off {
@@ -159,7 +165,7 @@ fn scope_share(limit: u64) -> Option<u64> {
 /// The machine of a plan, with what its view needs for it. [`Plan::update_machine`] fills in how it
 /// is made.
 pub(crate) fn make(
-    files: &GuestFiles,
+    (files, request, policy): (&GuestFiles, &Request, &Policy),
     bounds: &Bounds,
     leases: Option<&Leases>,
     view: &mut Vec<Item<ViewOp>>,
@@ -177,9 +183,19 @@ pub(crate) fn make(
             "the guest and the virtual machine need at least 352 MiB; raise --memory",
         ));
     }
+    let other_system = request.root.is_some() || request.image.is_some();
+    if other_system && !(files.loader.starts_with(USR) && files.qemu.starts_with(USR)) {
+        return Err(refusal(
+            "another root file system",
+            "--root or --image",
+            "QEMU or its dynamic loader is not in /usr; use --isolation namespace",
+        ));
+    }
     let machine = Microvm {
         qemu: files.qemu.clone(),
+        loader: other_system.then(|| files.loader.clone()),
         acceleration: "emulated",
+        root: policy.guest_root.value,
         memory: memory >> 20,
         scope_memory: share.map(|share| within(share - BESIDE) >> 20),
         kernel: files.version.clone(),
@@ -197,6 +213,16 @@ pub(crate) fn make(
         },
         origin: origin(),
     };
+    let system = other_system.then(|| Item {
+        what: ViewOp::Bind {
+            source: USR.into(),
+            target: Path::new(SYSTEM).join("usr"),
+            access: Access::Read,
+            kind: NodeKind::Directory,
+            owner: None,
+        },
+        origin: origin(),
+    });
     let described = Item {
         what: ViewOp::File {
             target: MACHINE.into(),
@@ -211,7 +237,16 @@ pub(crate) fn make(
         bind(&files.initramfs, INITRAMFS),
         described,
     ];
-    before_seal(view, ops);
+    let places = [SCRATCH, "/sys"].map(|place| Item {
+        what: ViewOp::Directory {
+            target: place.into(),
+            mode: 0o755,
+            agents: false,
+        },
+        origin: policy.guest_root.origin.to_string(),
+    });
+    let places = places.into_iter().filter(|_| machine.root);
+    before_seal(view, ops.into_iter().chain(system).chain(places));
     Ok(machine)
 }
 
@@ -241,14 +276,20 @@ impl Plan {
             Some(_) => machine.scope_memory.unwrap_or(machine.memory),
             None => machine.memory,
         };
+        let of_host = |path: &Path| {
+            let top = machine.loader.as_ref().map_or("", |_| SYSTEM);
+            format!("{top}{}", path.display())
+        };
         let config = MachineConfig {
-            qemu: machine.qemu.to_string_lossy().into_owned(),
+            qemu: of_host(&machine.qemu),
+            loader: machine.loader.as_deref().map(of_host),
             memory,
             vmm_filter: filter::vmm(),
             files_filter: filter::vm_files(),
             guest: GuestSetup {
                 uid: self.identity.uid,
                 gid: self.identity.gid,
+                root: machine.root,
                 hostname: self.hostname.what.name.clone(),
                 network: self.network.is_some(),
                 files: self.bounds.files.what.value,

@@ -106,6 +106,9 @@ pub struct Models {
     /// The reader's own system call filter.
     #[serde(skip)]
     pub reader_filter: Vec<Instruction>,
+    /// The rules that calls are held to, as the plan has them.
+    #[serde(skip)]
+    pub tools: ironcage_tools::ToolPolicy,
 }
 
 /// What the egress proxy lets through.
@@ -386,6 +389,7 @@ fn models(policy: &Policy, network: &Network) -> Option<Models> {
         cwd: std::path::PathBuf::new(),
         home: None,
         reader_filter: filter::reader(),
+        tools: policy.tools.clone(),
     })
 }
 

@@ -6,8 +6,8 @@
 use crate::plan::{Access, Item, NodeKind, ViewOp};
 use crate::view::ViewPlan;
 use crate::{PlanError, Request, bytes};
-use ironcage_host::{HostFiles, NodeType};
-use ironcage_model::{Enforcement, Isolation, Layer, Printable};
+use ironcage_host::{HostCaps, HostFiles, NodeType, Privilege};
+use ironcage_model::{Enforcement, Isolation, Layer, LayerReport, Printable};
 use ironcage_policy::{Policy, SideChannels};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,48 @@ const DIRECTORIES: [&str; 6] = [
 /// Where the container's first process is in the view.
 pub const CONTAINER_INIT: &str = "/run/ironcage-init";
 
-/// The name of the runtime's program.
-const CRUN: &str = "crun";
+/// The runtimes that are used, by the names of their programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuntimeProgram {
+    /// The one that is taken unless another is named.
+    Crun,
+    /// The one of Docker and containerd.
+    Runc,
+    /// gVisor's, whose container has a kernel of its own.
+    Runsc,
+}
 
-/// Runtimes that are not used, by the names of their programs, each with the reason.
-const NOT_USED: [(&str, &str); 2] = [
-    (
-        "runsc",
-        "it creates files as host root, which the id-mapped mounts of the workspace deny, and the one in Debian 12 answers EINVAL to Debian's own `ls` and `stat`; use crun",
-    ),
-    (
-        "runc",
-        "it cannot mask files in /proc, and cannot create a container without a root user unless root starts it; use crun",
-    ),
-];
+impl RuntimeProgram {
+    const ALL: [RuntimeProgram; 3] = [
+        RuntimeProgram::Crun,
+        RuntimeProgram::Runc,
+        RuntimeProgram::Runsc,
+    ];
+
+    /// The name of the program, and of the package that has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RuntimeProgram::Crun => "crun",
+            RuntimeProgram::Runc => "runc",
+            RuntimeProgram::Runsc => "runsc",
+        }
+    }
+
+    fn not_installed(self) -> &'static str {
+        match self {
+            RuntimeProgram::Crun => {
+                "crun is not installed: run `apt install crun`, or pass a path with --oci-runtime PATH"
+            }
+            RuntimeProgram::Runc => {
+                "runc is not installed: run `apt install runc`, or pass its path with --oci-runtime PATH"
+            }
+            RuntimeProgram::Runsc => {
+                "runsc is not installed: install gVisor, or pass its path with --oci-runtime PATH"
+            }
+        }
+    }
+}
 
 /// The program that makes the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,15 +74,21 @@ pub struct OciRuntime {
     /// The program.
     #[serde(serialize_with = "bytes::path")]
     pub path: PathBuf,
+    /// Which one it is.
+    pub program: RuntimeProgram,
 }
 
-/// The runtime that this host has, if it has one.
-pub fn installed_runtime(files: &dyn HostFiles) -> Option<OciRuntime> {
-    let candidates = DIRECTORIES.map(|directory| Path::new(directory).join(CRUN));
-    let mut there = candidates
-        .into_iter()
-        .filter(|path| is_program(path, files));
-    there.next().map(|path| OciRuntime { path })
+/// The runtimes that this host has.
+pub fn installed_runtimes(files: &dyn HostFiles) -> Vec<OciRuntime> {
+    let all = RuntimeProgram::ALL.into_iter();
+    all.filter_map(|program| installed(program, files))
+        .collect()
+}
+
+fn installed(program: RuntimeProgram, files: &dyn HostFiles) -> Option<OciRuntime> {
+    let candidates = DIRECTORIES.map(|directory| Path::new(directory).join(program.name()));
+    let path = (candidates.into_iter()).find(|path| is_program(path, files))?;
+    Some(OciRuntime { path, program })
 }
 
 fn is_program(path: &Path, files: &dyn HostFiles) -> bool {
@@ -64,7 +98,12 @@ fn is_program(path: &Path, files: &dyn HostFiles) -> bool {
 }
 
 /// The runtime of a request, or why there is none.
-pub(crate) fn runtime(request: &Request, files: &dyn HostFiles) -> Result<OciRuntime, PlanError> {
+pub(crate) fn runtime(
+    policy: &Policy,
+    request: &Request,
+    host: &HostCaps,
+    files: &dyn HostFiles,
+) -> Result<OciRuntime, PlanError> {
     let refuse = |what: String, why: &'static str| PlanError::Unsupported {
         isolation: Isolation::Oci,
         what,
@@ -75,30 +114,72 @@ pub(crate) fn runtime(request: &Request, files: &dyn HostFiles) -> Result<OciRun
         why,
     };
     let Some(asked) = &request.oci_runtime else {
-        return installed_runtime(files).ok_or_else(|| {
-            let why =
-                "crun is not installed: run `apt install crun`, or pass a path with --oci-runtime PATH";
-            refuse("an OCI runtime".into(), why)
-        });
+        let program = RuntimeProgram::Crun;
+        return installed(program, files)
+            .ok_or_else(|| refuse("an OCI runtime".into(), program.not_installed()));
     };
     let what = format!("the runtime {}", Printable::new(asked));
     let name = asked.file_name().unwrap_or_default();
-    if let Some((_, why)) = NOT_USED.iter().find(|(known, _)| name == *known) {
+    let Some(program) = (RuntimeProgram::ALL.into_iter()).find(|known| name == known.name()) else {
+        let why = "expected crun, runc or runsc, by that name or by an absolute path to a program of that name";
         return Err(refuse(what, why));
-    }
-    if name != CRUN {
-        let why =
-            "only crun is supported, by that name or by an absolute path to a program of that name";
-        return Err(refuse(what, why));
-    }
-    let found = match asked.is_absolute() {
-        true => is_program(asked, files).then(|| OciRuntime {
-            path: asked.clone(),
-        }),
-        false if asked.components().count() == 1 => installed_runtime(files),
-        false => return Err(refuse(what, "the path of a runtime must be absolute")),
     };
-    found.ok_or_else(|| refuse(what, "the program does not exist"))
+    if !policy.root_inside.value {
+        match program {
+            RuntimeProgram::Runc if host.privilege == Privilege::User => {
+                return Err(refuse(
+                    what,
+                    "without root it maps one ID and requires that to be root of the container: add --root-inside, or use crun",
+                ));
+            }
+            RuntimeProgram::Runsc => {
+                return Err(refuse(
+                    what,
+                    "its file server acts as root of the container, and the workspace belongs to the agent: add --root-inside, or use crun",
+                ));
+            }
+            RuntimeProgram::Crun | RuntimeProgram::Runc => {}
+        }
+    }
+    match asked.is_absolute() {
+        true if is_program(asked, files) => Ok(OciRuntime {
+            path: asked.clone(),
+            program,
+        }),
+        true => Err(refuse(what, "the program does not exist")),
+        false if asked.components().count() == 1 => {
+            installed(program, files).ok_or_else(|| refuse(what, program.not_installed()))
+        }
+        false => Err(refuse(what, "the path of a runtime must be absolute")),
+    }
+}
+
+/// What a runtime holds less well than the others do.
+pub(crate) fn weaken(reports: &mut [LayerReport], program: RuntimeProgram, policy: &Policy) {
+    if program != RuntimeProgram::Runsc {
+        return;
+    }
+    let unfiltered = (policy.allow_degraded.iter()).any(|layer| layer.value == Layer::Seccomp);
+    for report in reports {
+        if matches!(report.enforcement, Enforcement::Off(_)) {
+            continue;
+        }
+        report.enforcement = match report.layer {
+            Layer::Seccomp if unfiltered => Enforcement::Off(
+                "gVisor's kernel answers system calls; whether it applies the list to commands is not verified"
+                    .into(),
+            ),
+            Layer::Seccomp => Enforcement::Partial(
+                "applied by gVisor's kernel, from the same list: denials answer EPERM and are not logged"
+                    .into(),
+            ),
+            Layer::Pids => Enforcement::Partial(
+                "counts the threads of gVisor's kernel, at least one for each process of the agent; over the limit, the whole cage can end"
+                    .into(),
+            ),
+            _ => continue,
+        };
+    }
 }
 
 /// How far a layer holds; `None` as far as the host can.
@@ -171,7 +252,7 @@ pub(crate) fn prepare(made: &mut ViewPlan, request: &Request) {
         origin: "the first process of the container".into(),
     };
     made.ops.insert(seal, init);
-    // crun puts links of its own there before it seals the root, with the container's ids.
+    // crun and runc put links of their own there before they seal the root, with the container's ids.
     let devices = Item {
         what: ViewOp::Directory {
             target: "/dev".into(),

@@ -5,7 +5,7 @@ mod made_up;
 
 use ironcage_host::{NodeType, Privilege};
 use ironcage_model::{Enforcement, Isolation, Layer};
-use ironcage_plan::{CONTAINER_INIT, Plan, PlanError, Request, ViewOp, make};
+use ironcage_plan::{CONTAINER_INIT, Plan, PlanError, Request, RuntimeProgram, ViewOp, make};
 use ironcage_policy::FlagLayer;
 use made_up::{Tree, compare, host, policy_of, request};
 use std::path::Path;
@@ -21,7 +21,8 @@ fn with_crun() -> Tree {
     let mut tree = Tree::new();
     tree.add("/usr/bin/crun", NodeType::File);
     tree.add("/opt/crun", NodeType::File);
-    tree.add("/usr/bin/runsc", NodeType::File);
+    tree.add("/usr/sbin/runc", NodeType::File);
+    tree.add("/opt/gvisor/runsc", NodeType::File);
     tree
 }
 
@@ -75,18 +76,72 @@ fn a_runtime_is_taken_by_name_or_path_and_others_are_refused_with_the_reason() {
         );
     }
     for (asked, why) in [
-        ("runsc", "as host root"),
-        ("/usr/bin/runsc", "as host root"),
-        ("runc", "cannot mask files in /proc"),
+        ("runsc", "acts as root of the container"),
+        ("runc", "add --root-inside"),
         ("bin/crun", "absolute"),
         ("/nowhere/crun", "does not exist"),
-        ("/bin/sh", "only crun is supported"),
+        ("/bin/sh", "expected crun, runc or runsc"),
     ] {
         let error = attempt("shell", flags(), &named(asked), &tree).unwrap_err();
         assert!(error.to_string().contains(why), "{asked}: {error}");
     }
     let error = attempt("shell", flags(), &request(), &Tree::new()).unwrap_err();
     assert!(error.to_string().contains("apt install crun"), "{error}");
+}
+
+#[test]
+fn runc_and_runsc_make_cages_whose_agent_is_root_of_the_container() {
+    let tree = with_crun();
+    let root_inside = || FlagLayer {
+        root_inside: true,
+        ..flags()
+    };
+    let made = |asked: &str, flags: FlagLayer, privilege: Privilege| {
+        make(
+            &policy_of("shell", flags),
+            &named(asked),
+            &host(privilege),
+            &tree,
+        )
+    };
+    for (asked, program, path) in [
+        ("runc", RuntimeProgram::Runc, "/usr/sbin/runc"),
+        (
+            "/opt/gvisor/runsc",
+            RuntimeProgram::Runsc,
+            "/opt/gvisor/runsc",
+        ),
+    ] {
+        for privilege in [Privilege::Root, Privilege::User] {
+            let plan = made(asked, root_inside(), privilege).unwrap();
+            let runtime = plan.isolation_level.what.runtime.unwrap();
+            assert_eq!(
+                (runtime.program, runtime.path.as_path()),
+                (program, Path::new(path))
+            );
+            assert_eq!(plan.identity.uid, 0);
+            let pids = plan
+                .layers
+                .iter()
+                .find(|report| report.layer == Layer::Pids);
+            let weaker = matches!(pids.unwrap().enforcement, Enforcement::Partial(_));
+            assert_eq!(weaker, program == RuntimeProgram::Runsc);
+        }
+    }
+    let unverified = FlagLayer {
+        allow_degraded: vec![Layer::Seccomp],
+        ..root_inside()
+    };
+    let plan = made("/opt/gvisor/runsc", unverified, Privilege::User).unwrap();
+    assert_eq!(plan.degraded, [Layer::Seccomp]);
+    // As root a range of IDs is mapped, with root of the container in it.
+    assert!(made("runc", flags(), Privilege::Root).is_ok());
+    assert!(made("/opt/gvisor/runsc", flags(), Privilege::Root).is_err());
+    let error = made("runsc", root_inside(), Privilege::User).unwrap_err();
+    assert!(
+        error.to_string().contains("runsc is not installed"),
+        "{error}"
+    );
 }
 
 #[test]

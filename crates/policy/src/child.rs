@@ -138,6 +138,7 @@ fn inherit(parent: &Policy, child: &mut Policy, amounts: &impl Fn(&Limits) -> Am
     child.hide_sensitive = parent.hide_sensitive.clone();
     child.unprotect = parent.unprotect.clone();
     child.questions = parent.questions.clone();
+    child.judge = parent.judge.clone();
     child.taint = parent.taint.clone();
     child.tools = parent.tools.clone();
     child.allow_degraded = parent.allow_degraded.clone();

@@ -39,6 +39,8 @@ pub struct PolicyFile {
     pub keys: KeysSection,
     /// The upper bound for leases of the running cage.
     pub ceiling: CeilingSection,
+    /// How requests that follow from what an agent announces are judged.
+    pub intent: IntentSection,
     /// Settings for permission requests.
     pub questions: QuestionsSection,
     /// Which data is private and which content is untrusted, and whether a cage with both needs approval.
@@ -142,6 +144,10 @@ pub struct ProcessSection {
     /// Whether the agent is uid 0 in its user namespace; it never is outside.
     #[schemars(with = "Option<bool>")]
     pub root_inside: Option<Spanned<bool>>,
+    /// Whether commands are root of the guest's kernel with `isolation = "microvm"`; never of the
+    /// files, which stay the agent's.
+    #[schemars(with = "Option<bool>")]
+    pub guest_root: Option<Spanned<bool>>,
     /// Whether git in the cage has the user's name and email address for commits.
     #[schemars(with = "Option<bool>")]
     pub git_identity: Option<Spanned<bool>>,
@@ -366,6 +372,15 @@ pub struct DriftSection {
     /// The cage is frozen until you resume it.
     #[schemars(with = "Option<u64>", range(min = 1))]
     pub freeze: Option<Spanned<u64>>,
+}
+
+/// How requests that follow from what an agent announces are judged. Ignored in an untrusted policy file of a workspace.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IntentSection {
+    /// A command that judges each lease which the ceiling would grant at once to a command in a scope. It can only have it asked for or denied.
+    #[schemars(with = "Vec<String>")]
+    pub judge: Vec<Spanned<String>>,
 }
 
 /// Settings for permission requests. Ignored in an untrusted policy file of a workspace.

@@ -213,6 +213,7 @@ impl FlagLayer {
             env: each("--env", self.env.iter().cloned()),
             hostname: one("--hostname", self.hostname.clone()),
             root_inside: one("--root-inside", self.root_inside.then_some(true)),
+            guest_root: None,
             git_identity: None,
             side_channels: one("--side-channels", self.side_channels),
             capabilities: each("--cap", capabilities),
@@ -224,6 +225,7 @@ impl FlagLayer {
                 shell: one("--shell", self.shell),
                 ..CeilingFragment::default()
             },
+            judge: None,
             questions: QuestionsFragment::default(),
             taint: TaintFragment::default(),
             tools: ToolsFragment::default(),

@@ -30,6 +30,7 @@ pub fn granted(policy: &Policy) -> (Vec<Grant>, bool) {
         ("files.toolchains", &policy.toolchains),
         ("state.host-caches", &policy.host_caches),
         ("process.root-inside", &policy.root_inside),
+        ("process.guest-root", &policy.guest_root),
         ("process.git-identity", &policy.git_identity),
         ("network.open", &policy.network.open),
     ] {

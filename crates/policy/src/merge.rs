@@ -50,6 +50,9 @@ pub(crate) fn from_defaults(
         root_inside: defaults
             .root_inside
             .ok_or(Incomplete("process.root-inside"))?,
+        guest_root: defaults
+            .guest_root
+            .ok_or(Incomplete("process.guest-root"))?,
         git_identity: defaults
             .git_identity
             .ok_or(Incomplete("process.git-identity"))?,
@@ -62,6 +65,7 @@ pub(crate) fn from_defaults(
         network: Network::from_defaults(defaults.network)?,
         keys: SigningKeys::from_defaults(defaults.keys)?,
         ceiling: Ceiling::from_defaults(defaults.ceiling)?,
+        judge: defaults.judge,
         questions: Questions::from_defaults(defaults.questions)?,
         taint: TaintRules::from_defaults(defaults.taint)?,
         tools: ironcage_tools::ToolPolicy::default(),
@@ -117,6 +121,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.network.apply(network);
     policy.keys.apply(keys);
     policy.ceiling.apply(ceiling);
+    policy.judge = fragment.judge.or(policy.judge.take());
     policy.questions.apply(questions);
     policy.taint.apply(taint);
     crate::tool_rules::apply(&mut policy.tools, tools);
@@ -155,6 +160,7 @@ pub(crate) fn apply(policy: &mut Policy, fragment: Fragment) {
     policy.env.extend(fragment.env);
     replace(&mut policy.hostname, fragment.hostname);
     replace(&mut policy.root_inside, fragment.root_inside);
+    replace(&mut policy.guest_root, fragment.guest_root);
     replace(&mut policy.git_identity, fragment.git_identity);
     replace(&mut policy.side_channels, fragment.side_channels);
     append(&mut policy.capabilities, fragment.capabilities);

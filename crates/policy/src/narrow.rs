@@ -35,6 +35,12 @@ pub(crate) fn list_within(a: &str, b: &str) -> bool {
     a == b || a == "minimal"
 }
 
+/// Whether what `b` has judged is judged by the same under `a`.
+pub(crate) fn judged(a: &Policy, b: &Policy) -> bool {
+    let command = |policy: &Policy| policy.judge.as_ref().map(|judge| judge.value.clone());
+    b.judge.is_none() || command(a) == command(b)
+}
+
 /// What each variable comes to, in the order of names.
 fn environment(policy: &Policy) -> std::collections::BTreeMap<&str, &EnvRule> {
     policy
@@ -58,6 +64,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         && b.hide.iter().all(|path| covered(&path.value, &a.hide))
         && all_in(&b.hide_matching, &a.hide_matching)
         && a.in_memory.value >= b.in_memory.value
+        && judged(a, b)
         && a.hide_sensitive.value >= b.hide_sensitive.value
         && a.toolchains.value <= b.toolchains.value
         && a.host_caches.value <= b.host_caches.value
@@ -71,6 +78,7 @@ pub fn is_no_wider(a: &Policy, b: &Policy) -> bool {
         .all(|(name, rule)| outer.get(name) == Some(rule))
         && a.hostname.value == b.hostname.value
         && a.root_inside.value <= b.root_inside.value
+        && a.guest_root.value <= b.guest_root.value
         && a.git_identity.value <= b.git_identity.value
         && a.side_channels.value >= b.side_channels.value
         && all_in(&a.capabilities, &b.capabilities);
@@ -206,6 +214,12 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
         bool::to_string,
     );
     dropped.keep_if(
+        "process.guest-root",
+        &mut fragment.guest_root,
+        |root| *root <= base.guest_root.value,
+        bool::to_string,
+    );
+    dropped.keep_if(
         "process.git-identity",
         &mut fragment.git_identity,
         |given| *given <= base.git_identity.value,
@@ -293,6 +307,13 @@ pub(crate) fn narrow(base: &mut Policy, fragment: &mut Fragment, workspace: &Pat
     );
     crate::network::narrow(&base.network, &mut fragment.network, &mut dropped);
     crate::ceiling::narrow(&base.ceiling, &mut fragment.ceiling, &mut dropped);
+    // It would choose what is run outside, and what judges it.
+    dropped.keep_if(
+        "intent.judge",
+        &mut fragment.judge,
+        |_| false,
+        |words| words.join(" "),
+    );
     crate::questions::narrow(&mut fragment.questions, &mut dropped);
     crate::taint::narrow(&base.taint, &mut fragment.taint, &mut dropped);
     crate::tool_rules::narrow(&base.tools, &mut fragment.tools, &mut dropped);

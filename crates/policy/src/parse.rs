@@ -42,7 +42,13 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("env", &["pass", "set"]),
     (
         "process",
-        &["hostname", "root-inside", "side-channels", "capabilities"],
+        &[
+            "hostname",
+            "root-inside",
+            "guest-root",
+            "side-channels",
+            "capabilities",
+        ],
     ),
     ("syscalls", &["list", "groups"]),
     (
@@ -68,6 +74,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("set", "set = { DEBUG = \"1\" }"),
     ("hostname", "hostname = \"cage\""),
     ("root-inside", "root-inside = true"),
+    ("guest-root", "guest-root = true"),
     ("side-channels", "side-channels = \"hardened\""),
     ("capabilities", "capabilities = [\"CAP_NET_BIND_SERVICE\"]"),
     ("list", "list = \"minimal\""),

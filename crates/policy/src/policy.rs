@@ -334,6 +334,8 @@ pub struct Policy {
     pub hostname: Sourced<String>,
     /// Whether the agent is uid 0 of its user namespace.
     pub root_inside: Sourced<bool>,
+    /// Whether commands are root of a guest's own kernel.
+    pub guest_root: Sourced<bool>,
     /// Whether git inside knows the user's name and address.
     pub git_identity: Sourced<bool>,
     /// What is done against side channels.
@@ -352,6 +354,9 @@ pub struct Policy {
     pub ceiling: crate::Ceiling,
     /// How people are asked about it.
     pub questions: crate::Questions,
+    /// A command that judges what the ceiling would grant at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Sourced<Vec<String>>>,
     /// What is private and what untrusted.
     pub taint: crate::TaintRules,
     /// Which tools may be called, and the MCP servers behind the gateway.

@@ -243,6 +243,7 @@ impl<'a> Reach<'a> {
                 &inner.root_inside,
                 &outer.root_inside,
             ),
+            ("process.guest-root", &inner.guest_root, &outer.guest_root),
             (
                 "process.git-identity",
                 &inner.git_identity,
@@ -508,6 +509,8 @@ impl<'a> Reach<'a> {
             let within = !own.is_given() || crate::narrow::time_within(time, most);
             beyond.unless(within, key, "longer");
         }
+        let judged = !own.is_given() || crate::narrow::judged(inner, self.policy);
+        beyond.unless(judged, "without intent.judge", "another one");
         let holders = !own.is_given() || own.holders.value <= outer.holders.value;
         beyond.unless(holders, "ceiling.holders", own.holders.value.name());
     }

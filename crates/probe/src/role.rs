@@ -12,10 +12,14 @@ use crate::params::Params;
 use crate::probe::Probe;
 use crate::report::Report;
 use crate::runner::Runner;
-use crate::stage::{Programs, Stage, StageError, making, namespaces, random_hex, victim};
+use crate::stage::{
+    MACHINE, Programs, Stage, StageError, VMM, making, namespaces, random_hex, victim,
+};
 use ironcage_egress::ProxyIds;
+use ironcage_guest::{GuestSetup, MachineConfig};
 use ironcage_model::in_full;
 use ironcage_sys::attack;
+use ironcage_sys::rustix::fs::{MemfdFlags, memfd_create};
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
 use ironcage_sys::rustix::process::setsid;
 use serde::{Deserialize, Serialize};
@@ -132,6 +136,9 @@ pub fn play(name: &str, rest: &[OsString]) -> u8 {
         ("canary", _) => victim::run(),
         ("inside", [id, params]) => run_inside(id, Path::new(params)),
         ("as-proxy", [id, params]) => run_as_proxy(id, Path::new(params)),
+        // Told here, where a confined process can open no file.
+        ("inside-told", [id, params]) => run_told(id, params),
+        ("as-vmm", [id, params]) => Err(become_vmm(id, Path::new(params))),
         ("scope", [params]) => crate::classes::le::scope(Path::new(params)),
         ("tool-server", [name, params]) => crate::classes::to::serve(name, Path::new(params)),
         ("works", [item]) => return mustwork::run(item),
@@ -238,8 +245,11 @@ fn on_stage(
 }
 
 fn probe_inside(id: &str, params: &Path) -> io::Result<(&'static Probe, Inside)> {
-    let text = std::fs::read(params)?;
-    let params: Params = serde_json::from_slice(&text)?;
+    told_inside(id, &std::fs::read_to_string(params)?)
+}
+
+fn told_inside(id: &str, params: &str) -> io::Result<(&'static Probe, Inside)> {
+    let params: Params = serde_json::from_str(params)?;
     let probe = catalogue::find(id).ok_or_else(|| io::Error::other(format!("no probe `{id}`")))?;
     let suite = params.workspace.join(".suite");
     let inside = Inside {
@@ -256,6 +266,12 @@ fn run_inside(id: &str, params: &Path) -> io::Result<()> {
     Ok(())
 }
 
+fn run_told(id: &str, params: &str) -> io::Result<()> {
+    let (probe, inside) = told_inside(id, params)?;
+    inside::run(probe, &inside);
+    Ok(())
+}
+
 /// A probe in a process that is confined as the egress proxy of a cage with one host and one
 /// port is: what somebody who takes the proxy over could do.
 fn run_as_proxy(id: &str, params: &Path) -> io::Result<()> {
@@ -268,6 +284,62 @@ fn run_as_proxy(id: &str, params: &Path) -> io::Result<()> {
     ironcage_egress::confine_as_proxy(&[PROXY_PORT], &ironcage_plan::proxy_filter(), ids)?;
     inside::run(probe, &inside);
     Ok(())
+}
+
+/// The description of a machine that a VMM confines itself for.
+pub(crate) fn machine() -> serde_json::Result<String> {
+    let guest = GuestSetup {
+        uid: 0,
+        gid: 0,
+        root: false,
+        hostname: String::new(),
+        network: false,
+        files: 0,
+        processes: 0,
+        filter: Vec::new(),
+        time: 0,
+        entropy: Vec::new(),
+        relays: Vec::new(),
+    };
+    let config = MachineConfig {
+        qemu: String::new(),
+        loader: None,
+        memory: 0,
+        vmm_filter: ironcage_plan::vmm_filter(),
+        files_filter: Vec::new(),
+        guest,
+    };
+    config.encode()
+}
+
+/// Replaces this process by a probe that is confined by `ironcage-vmm` as QEMU is: what a guest that
+/// takes QEMU over could do. By then it can open neither the program nor the parameters: the one is
+/// standard input, the others are an argument.
+fn become_vmm(id: &str, params: &Path) -> io::Error {
+    let Some(suite) = params.parent() else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    let program = || -> io::Result<File> {
+        let mut program = File::from(memfd_create("program", MemfdFlags::CLOEXEC)?);
+        program.write_all(&std::fs::read(std::env::current_exe()?)?)?;
+        Ok(program)
+    };
+    match program().and_then(|program| Ok((program, std::fs::read_to_string(params)?))) {
+        Ok((program, params)) => Command::new(suite.join(VMM))
+            .arg("confined")
+            .arg(suite.join(MACHINE))
+            .args([
+                "/proc/self/fd/0",
+                "probe",
+                "role",
+                "inside-told",
+                id,
+                &params,
+            ])
+            .stdin(program)
+            .exec(),
+        Err(error) => error,
+    }
 }
 
 fn command_after_dashes(rest: &[OsString]) -> io::Result<&[OsString]> {

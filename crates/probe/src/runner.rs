@@ -49,6 +49,20 @@ impl Runner {
         progress: bool,
     ) -> io::Result<Runner> {
         if let Source::Ironcage = &adapter.source {
+            if adapter.guest {
+                let guest = programs.guest?;
+                let vmm = stage
+                    .layout
+                    .install_launcher(Program::Vmm.name(), &programs.vmm?);
+                vmm?;
+                let init = guest.install(&stage.params.home)?;
+                let init = stage
+                    .layout
+                    .install_launcher(Program::VmInit.name(), init)?;
+                guest.date(&init)?;
+            } else if adapter.as_vmm {
+                stage.layout.install_vmm(&programs.vmm?)?;
+            }
             for (program, content) in [
                 (Program::Inside, programs.inside),
                 (Program::Egress, programs.egress),
@@ -204,10 +218,10 @@ impl Runner {
         for item in mustwork::ITEMS {
             self.tell(&format!("must work: {}", item.name));
             let found = match item.missing_tool() {
-                _ if self.adapter.proxy => MustWork {
+                _ if self.adapter.proxy || self.adapter.as_vmm => MustWork {
                     name: item.name.to_owned(),
                     works: None,
-                    detail: "no programs run in the egress proxy".to_owned(),
+                    detail: "a process of Ironcage's own runs no programs".to_owned(),
                 },
                 Some(tool) => MustWork {
                     name: item.name.to_owned(),
@@ -250,6 +264,19 @@ impl Runner {
         };
         match probe.setup {
             _ if adapter.is_bare() => None,
+            _ if adapter.guest && probe.id == "LE-15" => {
+                Some("child cages need descriptors, which a guest cannot pass".to_owned())
+            }
+            Setup::HostStdin if adapter.as_vmm => {
+                Some("standard input of a VMM is its control channel".to_owned())
+            }
+            Setup::Keys if adapter.guest => Some("a guest has no keys".to_owned()),
+            Setup::Tools if adapter.guest => {
+                Some("the gateway's own cages are not at this level".to_owned())
+            }
+            setup if setup.is_limited() && adapter.guest => Some(
+                "its limits are around the machine, which needs more than they leave".to_owned(),
+            ),
             Setup::Mask if !adapter.hides => lacks("hidden directories"),
             Setup::ReadGrant if !adapter.grants => lacks("read-only grants"),
             Setup::LimitsInMemory if !adapter.in_memory => lacks("a workspace in memory"),

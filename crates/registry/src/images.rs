@@ -24,12 +24,16 @@ pub(crate) fn run(store: &Store, workspace: Option<&Path>, action: Action) -> Re
         }
         Action::Load { path, name } => {
             let name = name.as_deref().map(reference).transpose()?;
+            let before = store.images().map_err(|error| image_error(&error))?;
             let progress = Progress::new(false);
             let unpacking = |done, of| progress.unpacking(done, of);
             let images = load(store, &path, name.as_ref(), Limits::default(), &unpacking);
             drop(progress);
             let images = images.map_err(|error| image_error(&error))?;
-            images.iter().try_for_each(|image| added(image, false))
+            images.iter().try_for_each(|image| {
+                taken_over(&before, image);
+                added(image, false)
+            })
         }
         Action::List { json, shared } => match shared {
             true => list(&Store::shared().map_err(|error| image_error(&error))?, json),
@@ -114,6 +118,20 @@ pub(crate) fn size(bytes: u64) -> String {
         unit = next;
     }
     format!("{value:.1} {unit}")
+}
+
+/// Says which names mean another image than before. An archive says itself which names it takes.
+fn taken_over(before: &[Image], image: &Image) {
+    for name in &image.names {
+        let other = before.iter().find(|other| other.names.contains(name));
+        if let Some(other) = other.filter(|other| other.digest != image.digest) {
+            anstream::eprintln!(
+                "  note: {} was {} before; `ironcage image prune` removes that image if it has no other name",
+                familiar(name),
+                other.digest.short()
+            );
+        }
+    }
 }
 
 /// Says what was added, and what of it was dropped.

@@ -219,6 +219,8 @@ impl IntoResponse for ApiError {
             let headers = response.headers_mut();
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For routes that say errors in other words.
+        response.extensions_mut().insert(self);
         response
     }
 }

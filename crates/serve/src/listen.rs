@@ -1,5 +1,6 @@
 //! The listener: connections, their limits, and the end of the service.
 
+use crate::tls::Tls;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -7,6 +8,7 @@ use hyper_util::service::TowerToHyperService;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take for the header of a request.
 const HEADER: Duration = Duration::from_secs(15);
@@ -27,8 +30,15 @@ const MOST_FIELDS: usize = 100;
 /// Where the service listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    Tcp(SocketAddr),
+    Tcp { address: SocketAddr, tls: bool },
     Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether other machines reach it, so that it needs TLS.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self, Address::Tcp { address, .. } if !address.ip().is_loopback())
+    }
 }
 
 impl FromStr for Address {
@@ -42,22 +52,25 @@ impl FromStr for Address {
                 false => Err("expected unix: and an absolute path".to_owned()),
             };
         }
-        let address: SocketAddr = text
+        let (named, tls) = match text.strip_prefix("https://") {
+            Some(named) => (named, true),
+            None => (text.strip_prefix("http://").unwrap_or(text), false),
+        };
+        let address: SocketAddr = named
             .parse()
             .map_err(|_| format!("`{}` is not ADDRESS:PORT or unix:PATH", text.escape_debug()))?;
-        match address.ip().is_loopback() {
-            true => Ok(Address::Tcp(address)),
-            false => Err(format!(
-                "{address} is not a loopback address; the service speaks HTTP without TLS: put a TLS proxy before it"
-            )),
-        }
+        let tls = tls || !address.ip().is_loopback();
+        Ok(Address::Tcp { address, tls })
     }
 }
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Address::Tcp(address) => write!(f, "http://{address}"),
+            Address::Tcp { address, tls } => {
+                let scheme = if *tls { "https" } else { "http" };
+                write!(f, "{scheme}://{address}")
+            }
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -67,27 +80,49 @@ impl std::fmt::Display for Address {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    /// Its path is removed at the end where the service made it.
+    Unix(UnixListener, Option<PathBuf>),
 }
 
 impl Listener {
     pub(crate) async fn bind(address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Tcp(address) => Ok(Listener::Tcp(TcpListener::bind(address).await?)),
+            Address::Tcp { address, .. } => Ok(Listener::Tcp(TcpListener::bind(address).await?)),
             Address::Unix(path) => {
                 remove_dead(path).await?;
                 let listener = UnixListener::bind(path)?;
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-                Ok(Listener::Unix(listener, path.clone()))
+                Ok(Listener::Unix(listener, Some(path.clone())))
+            }
+        }
+    }
+
+    /// A socket that somebody else has bound.
+    pub(crate) fn of(socket: OwnedFd) -> io::Result<Listener> {
+        let tcp = std::net::TcpListener::from(socket);
+        tcp.set_nonblocking(true)?;
+        match tcp.local_addr() {
+            Ok(_) => Ok(Listener::Tcp(TcpListener::from_std(tcp)?)),
+            // Not an Internet address.
+            Err(_) => {
+                let unix = std::os::unix::net::UnixListener::from(OwnedFd::from(tcp));
+                Ok(Listener::Unix(UnixListener::from_std(unix)?, None))
             }
         }
     }
 
     /// The address with the port that the kernel chose.
-    pub(crate) fn address(&self) -> io::Result<Address> {
+    pub(crate) fn address(&self, tls: bool) -> io::Result<Address> {
         Ok(match self {
-            Listener::Tcp(listener) => Address::Tcp(listener.local_addr()?),
-            Listener::Unix(_, path) => Address::Unix(path.clone()),
+            Listener::Tcp(listener) => Address::Tcp {
+                address: listener.local_addr()?,
+                tls,
+            },
+            Listener::Unix(listener, _) => {
+                let address = listener.local_addr()?;
+                let path = address.as_pathname().map(Path::to_owned);
+                Address::Unix(path.ok_or_else(|| io::Error::other("the socket has no path"))?)
+            }
         })
     }
 }
@@ -116,6 +151,7 @@ async fn remove_dead(path: &Path) -> io::Result<()> {
 /// Serves until the end is asked for. Requests that run then get a moment to end.
 pub(crate) async fn serve(
     listener: Listener,
+    tls: Option<Tls>,
     router: Router,
     most_connections: usize,
     end: impl Future<Output = ()>,
@@ -139,18 +175,22 @@ pub(crate) async fn serve(
                 let service = TowerToHyperService::new(
                     router.clone().into_service::<hyper::body::Incoming>(),
                 );
-                let mut builder = hyper::server::conn::http1::Builder::new();
-                builder
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEADER)
-                    .max_buf_size(LONGEST_HEADER)
-                    .max_headers(MOST_FIELDS)
-                    .half_close(false);
-                let connection = builder.serve_connection(TokioIo::new(stream), service);
-                let watched = graceful.watch(connection);
+                let acceptor = tls.as_ref().map(Tls::acceptor);
+                let watcher = graceful.watcher();
                 tokio::spawn(async move {
+                    let Some(stream) = secured(stream, acceptor).await else {
+                        return;
+                    };
+                    let mut builder = hyper::server::conn::http1::Builder::new();
+                    builder
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(HEADER)
+                        .max_buf_size(LONGEST_HEADER)
+                        .max_headers(MOST_FIELDS)
+                        .half_close(false);
+                    let connection = builder.serve_connection(TokioIo::new(stream), service);
                     // The client is gone, or does not speak HTTP.
-                    let _ = watched.await;
+                    let _ = watcher.watch(connection).await;
                     drop(place);
                 });
             }
@@ -162,8 +202,20 @@ pub(crate) async fn serve(
         }
     }
     let _ = tokio::time::timeout(GRACE, graceful.shutdown()).await;
-    if let Listener::Unix(_, path) = &listener {
+    if let Listener::Unix(_, Some(path)) = &listener {
         let _ = fs::remove_file(path);
+    }
+}
+
+/// The stream behind the handshake of TLS, if there is to be one. A client that does not finish it is
+/// given up.
+async fn secured(stream: Box<dyn Stream>, tls: Option<TlsAcceptor>) -> Option<Box<dyn Stream>> {
+    let Some(tls) = tls else {
+        return Some(stream);
+    };
+    match tokio::time::timeout(HEADER, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(Box::new(stream)),
+        _ => None,
     }
 }
 
@@ -179,5 +231,40 @@ async fn accept(listener: &Listener) -> io::Result<Box<dyn Stream>> {
             Ok(Box::new(stream))
         }
         Listener::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_other_machines_reach_is_one_with_tls() {
+        let parsed = |text: &str| text.parse::<Address>().unwrap();
+        for (text, shown, remote) in [
+            ("127.0.0.1:1", "http://127.0.0.1:1", false),
+            ("http://[::1]:1", "http://[::1]:1", false),
+            ("https://127.0.0.1:1", "https://127.0.0.1:1", false),
+            ("0.0.0.0:1", "https://0.0.0.0:1", true),
+            ("[::]:1", "https://[::]:1", true),
+            ("http://192.0.2.1:1", "https://192.0.2.1:1", true),
+            ("unix:/run/x", "unix:/run/x", false),
+        ] {
+            let address = parsed(text);
+            assert_eq!(
+                (address.to_string().as_str(), address.is_remote()),
+                (shown, remote)
+            );
+        }
+        for text in [
+            "",
+            "1",
+            "localhost:1",
+            "unix:x",
+            "https://",
+            "ftp://127.0.0.1:1",
+        ] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
     }
 }

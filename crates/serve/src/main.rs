@@ -4,6 +4,7 @@
 //! and no async runtime in it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod answers;
 mod api;
 mod clock;
@@ -24,6 +25,7 @@ mod projects;
 mod router;
 mod signals;
 mod store;
+mod tls;
 
 fn main() -> std::process::ExitCode {
     program::main()

@@ -4,7 +4,8 @@ use crate::engine::{Engine, Settings, check_warm};
 use crate::keys::{Key, KeyError, Keys, SCOPES, Scope};
 use crate::listen::{Address, Listener};
 use crate::projects::{Ceiling, Project, Projects, Quota};
-use crate::{api, clock, listen, router};
+use crate::tls::{Tls, TlsError};
+use crate::{activation, api, clock, listen, router};
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, CommandResult, EXIT_OURS};
 use ironcage_command::json;
@@ -307,8 +308,60 @@ fn interpreter(directory: &Path) -> Result<PathBuf, CliError> {
     Ok(directory)
 }
 
+/// The certificate, where one is named.
+fn certificate(options: &Options) -> Result<Option<Tls>, CliError> {
+    let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {
+        return Ok(None);
+    };
+    let loaded = Tls::load(certificate, key).map_err(|error| {
+        let shown = CliError::from_error(&error);
+        match error {
+            TlsError::OpenKey { path } => shown.hint(format!("chmod o= {}", path.display())),
+            _ => shown.hint("--tls-cert names a certificate chain, and --tls-key its key, as PEM"),
+        }
+    })?;
+    Ok(Some(loaded))
+}
+
+/// The socket that is listened on: the one that systemd passes, or one of the service's own.
+async fn listener(options: &Options, tls: bool) -> Result<(Listener, Address), CliError> {
+    let own = address(&options.listen)?;
+    let passed = activation::socket().map_err(|error| CliError::from_error(&error))?;
+    let failed = |error: std::io::Error| {
+        CliError::new(format!("cannot listen on {}: {error}", options.listen))
+            .hint("--listen names another address")
+    };
+    let tls_needed = |address: &Address| {
+        if !tls && address.is_remote() {
+            return Err(CliError::new(format!(
+                "cannot listen on {address}: other machines reach it, and the service has no certificate"
+            ))
+            .hint("name one with --tls-cert FILE and --tls-key FILE, or listen on loopback behind a TLS proxy"));
+        }
+        let wants = matches!(address, Address::Tcp { tls: true, .. });
+        match wants && !tls {
+            true => Err(CliError::new(format!(
+                "cannot listen on {address}: the service has no certificate"
+            ))
+            .hint("name one with --tls-cert FILE and --tls-key FILE")),
+            false => Ok(()),
+        }
+    };
+    let listener = match passed {
+        Some(socket) => Listener::of(socket).map_err(failed)?,
+        None => {
+            tls_needed(&own)?;
+            Listener::bind(&own).await.map_err(failed)?
+        }
+    };
+    let address = listener.address(tls).map_err(failed)?;
+    // One that was passed is held to the same.
+    tls_needed(&address)?;
+    Ok((listener, address))
+}
+
 fn serve(places: &Places, options: &Options) -> CommandResult {
-    let address = address(&options.listen)?;
+    let tls = certificate(options)?;
     raise_open_files()?;
     make(&places.data)?;
     let inside = Program::Inside
@@ -347,23 +400,21 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         .build()
         .map_err(|error| CliError::new(format!("cannot start the runtime: {error}")))?;
     let done = runtime.block_on(async {
-        let listener = Listener::bind(&address).await.map_err(|error| {
-            CliError::new(format!("cannot listen on {}: {error}", options.listen))
-                .hint("--listen names another address")
-        })?;
+        let (listener, address) = listener(options, tls.is_some()).await?;
         engine.recover().await.map_err(|error| {
             CliError::new(format!("cannot find the cages again: {}", error.message))
         })?;
-        let shown = listener.address().unwrap_or(address);
-        anstream::println!("ironcage serve: listening on {shown}");
+        anstream::println!("ironcage serve: listening on {address}");
+        activation::notify("READY=1");
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
         tokio::spawn(std::sync::Arc::clone(&engine).keep_warm());
         let router = router::router(std::sync::Arc::clone(&engine));
         let end = async {
             ended().await;
+            activation::notify("STOPPING=1");
             engine.events.stop();
         };
-        listen::serve(listener, router, options.max_connections, end).await;
+        listen::serve(listener, tls, router, options.max_connections, end).await;
         engine.end_warm_cages().await;
         Ok(0)
     });

@@ -35,6 +35,10 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&engine),
+            e2b::forwarded,
+        ))
         .layer(middleware::from_fn(around))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&engine),

@@ -14,6 +14,7 @@ use std::path::Path;
 
 const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
 const CHANGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("changes");
+const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
 const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
 /// Names of warm cages that nobody has yet, and since when.
 const WARM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("warm");
@@ -70,6 +71,47 @@ pub(crate) struct CageRecord {
     /// Whether its template brought a policy, or a profile that not every key may name.
     #[serde(default)]
     pub(crate) template_policy: bool,
+    #[serde(default)]
+    pub(crate) e2b: E2bState,
+    /// The snapshot whose files it does not have yet.
+    #[serde(default)]
+    pub(crate) restoring: Option<String>,
+}
+
+/// A snapshot as it is remembered. Its files are in an archive beside the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SnapshotRecord {
+    pub(crate) id: String,
+    pub(crate) project: String,
+    pub(crate) name: Option<String>,
+    /// The cage that it is of.
+    pub(crate) cage: String,
+    /// Microseconds since the epoch.
+    pub(crate) created: u64,
+    pub(crate) bytes: u64,
+    /// Whether it goes as soon as cages have it.
+    pub(crate) temporary: bool,
+    /// What its cage was made of.
+    pub(crate) spec: CreateCage,
+    pub(crate) e2b_template: Option<String>,
+}
+
+/// What E2B's API says of a sandbox beyond its spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct E2bState {
+    /// Whether a request to the sandbox resumes it.
+    pub(crate) auto_resume: bool,
+    pub(crate) internet: Option<bool>,
+    /// Hosts as they were named.
+    pub(crate) allow_out: Vec<String>,
+    pub(crate) deny_out: Vec<String>,
+    /// Whether the rules of the cage do not follow from these hosts yet.
+    pub(crate) rules_pending: bool,
+    /// Whether its ports need its token.
+    pub(crate) private_ports: bool,
+    /// The host name that programs behind its ports see.
+    pub(crate) mask_host: Option<String>,
 }
 
 /// Whose cage worked on a pending change last.
@@ -115,6 +157,7 @@ impl Store {
         write.open_table(CAGES).map_err(using)?;
         write.open_table(CREATIONS).map_err(using)?;
         write.open_table(CHANGES).map_err(using)?;
+        write.open_table(SNAPSHOTS).map_err(using)?;
         write.open_table(WARM).map_err(using)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
@@ -151,6 +194,55 @@ impl Store {
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
         self.write(CAGES, |table| table.remove(name).map(drop))
+    }
+
+    pub(crate) fn snapshots(&self) -> Result<Vec<SnapshotRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(SNAPSHOTS).map_err(using)?;
+        let mut records = Vec::new();
+        for row in table.iter().map_err(using)? {
+            let (_, value) = row.map_err(using)?;
+            records.push(serde_json::from_slice(value.value())?);
+        }
+        Ok(records)
+    }
+
+    pub(crate) fn snapshot(&self, id: &str) -> Result<Option<SnapshotRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(SNAPSHOTS).map_err(using)?;
+        let found = table.get(id).map_err(using)?;
+        Ok(found
+            .map(|value| serde_json::from_slice(value.value()))
+            .transpose()?)
+    }
+
+    /// Keeps a snapshot. Another one of its project loses the name that this one has.
+    pub(crate) fn put_snapshot(&self, snapshot: &SnapshotRecord) -> Result<(), StoreError> {
+        let write = self.0.begin_write().map_err(using)?;
+        {
+            let mut table = write.open_table(SNAPSHOTS).map_err(using)?;
+            let mut renamed = Vec::new();
+            for row in table.iter().map_err(using)? {
+                let (_, value) = row.map_err(using)?;
+                let mut other: SnapshotRecord = serde_json::from_slice(value.value())?;
+                let same = other.name.is_some() && other.name == snapshot.name;
+                if same && other.project == snapshot.project {
+                    other.name = None;
+                    renamed.push(other);
+                }
+            }
+            for record in renamed.iter().chain([snapshot]) {
+                let value = serde_json::to_vec(record)?;
+                table
+                    .insert(record.id.as_str(), value.as_slice())
+                    .map_err(using)?;
+            }
+        }
+        write.commit().map_err(using)
+    }
+
+    pub(crate) fn remove_snapshot(&self, id: &str) -> Result<(), StoreError> {
+        self.write(SNAPSHOTS, |table| table.remove(id).map(drop))
     }
 
     pub(crate) fn creation(&self, key: &str) -> Result<Option<Creation>, StoreError> {
@@ -326,6 +418,8 @@ mod tests {
             key: String::new(),
             memory: None,
             template_policy: false,
+            e2b: E2bState::default(),
+            restoring: None,
         };
         let creation = |name: &str| Creation {
             request: "r".to_owned(),

@@ -74,6 +74,7 @@ pub fn forecast(
             asked: 0,
             distrusted: false,
             unannounced: false,
+            judge_asks: None,
             taint: plan
                 .taint
                 .as_ref()

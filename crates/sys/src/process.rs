@@ -2,7 +2,7 @@
 
 use crate::check;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Whether this process has one thread only, asked of the kernel by a call that does nothing
@@ -73,6 +73,21 @@ pub fn close_all_from(first: RawFd, keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 pub fn pass_on(number: RawFd) -> io::Result<()> {
     // SAFETY: changes a flag of a descriptor; no memory is involved.
     check(i64::from(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })).map(drop)
+}
+
+/// A copy of a descriptor that this program was started with. Programs that are executed get neither.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: changes a flag of a descriptor; no memory is involved.
+    check(i64::from(unsafe {
+        libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC)
+    }))?;
+    // SAFETY: makes a new descriptor; no memory is involved.
+    let copy = check(i64::from(unsafe {
+        libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3)
+    }))?;
+    let copy = RawFd::try_from(copy).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is new, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Sends a signal by its number, the real-time ones included, to the process of a descriptor.

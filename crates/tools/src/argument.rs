@@ -36,7 +36,8 @@ pub(crate) fn unmet(
     };
     check.below("", arguments, 0);
     for (name, rule) in rules.iter().filter(|(_, rule)| rule.required) {
-        if find(arguments, name).is_none() {
+        let names: Vec<&str> = name.split('.').collect();
+        if !has(arguments, &names) {
             check.note(
                 rule.otherwise,
                 ToolReason::ArgumentMissing {
@@ -67,11 +68,18 @@ pub(crate) fn needs(
     check.needs
 }
 
-fn find<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(value, |value, name| match name {
-        "*" => Some(value),
-        name => value.get(name),
-    })
+/// Whether something is given at a place, in every element where the place says so. For many programs `null` is the same as
+/// nothing, and stands for a default that no rule saw.
+fn has(value: &Value, names: &[&str]) -> bool {
+    match names {
+        [] => !value.is_null(),
+        ["*", rest @ ..] => match value {
+            Value::Array(items) => items.iter().all(|item| has(item, rest)),
+            Value::Object(fields) => fields.values().all(|field| has(field, rest)),
+            _ => true,
+        },
+        [name, rest @ ..] => value.get(*name).is_some_and(|value| has(value, rest)),
+    }
 }
 
 struct Check<'a> {
@@ -200,6 +208,25 @@ mod tests {
         assert_eq!(code(&rules, json!({"path": {"x": "/w"}})), wrong);
         assert_eq!(code(&rules, json!({"path": ["/w/a", "/etc"]})), wrong);
         assert_eq!(code(&rules, json!("text")), wrong);
+    }
+
+    #[test]
+    fn what_is_required_is_given_in_every_element_and_null_is_not() {
+        let rules = rules(json!({
+            "edits.*.path": {"path-below": ["/w"], "required": true},
+            "edits.*.text": {},
+            "mode": {"required": true},
+        }));
+        let missing = Some((Otherwise::Deny, "tool-argument-missing"));
+        let edits = |edits: Value| code(&rules, json!({"edits": edits, "mode": "a"}));
+        assert_eq!(
+            edits(json!([{"path": "/w/a"}, {"path": "b", "text": "x"}])),
+            None
+        );
+        assert_eq!(edits(json!([])), None);
+        assert_eq!(edits(json!([{"path": "/w/a"}, {"text": "x"}])), missing);
+        assert_eq!(code(&rules, json!({"mode": "a"})), missing);
+        assert_eq!(code(&rules, json!({"edits": [], "mode": null})), missing);
     }
 
     #[test]

@@ -170,8 +170,16 @@ impl Numbers {
         }
     }
 
-    fn contains(self, value: f64) -> bool {
-        self.0 <= value && value <= self.1
+    /// An integer beyond 2^53 is in no range: some programs read it as another number.
+    fn contains(self, value: &Value) -> bool {
+        const EXACT: u64 = 1 << 53;
+        let exact = match (value.as_i64(), value.as_u64()) {
+            (Some(number), _) => number.unsigned_abs() <= EXACT,
+            (None, Some(_)) => false,
+            (None, None) => true,
+        };
+        let within = |number: f64| self.0 <= number && number <= self.1;
+        exact && value.as_f64().is_some_and(within)
     }
 }
 
@@ -195,9 +203,7 @@ impl Constraint {
             return Some("one-of");
         }
         if let Some(range) = self.range
-            && !each(value, &|value| {
-                value.as_f64().is_some_and(|number| range.contains(number))
-            })
+            && !each(value, &|value| range.contains(value))
         {
             return Some("range");
         }
@@ -265,4 +271,78 @@ fn each(value: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
 
 fn each_text(value: &Value, test: &dyn Fn(&str) -> bool) -> bool {
     each(value, &|value| value.as_str().is_some_and(test))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn unmet(rule: Value, value: Value) -> Option<&'static str> {
+        let rule: Constraint = serde_json::from_value(rule).unwrap();
+        rule.unmet(&value, Some(Path::new("/w")))
+    }
+
+    #[test]
+    fn a_number_in_a_range_is_one_that_every_program_reads_alike() {
+        let in_range = |value: Value| unmet(json!({"range": [0, 9007199254740992.0_f64]}), value);
+        for value in [
+            json!(0),
+            json!(1.5),
+            json!(9007199254740992_u64),
+            json!([1, 2]),
+        ] {
+            assert_eq!(in_range(value.clone()), None, "{value}");
+        }
+        for value in [
+            json!(-1),
+            json!(9007199254740993_u64),
+            json!(u64::MAX),
+            json!(1e300),
+            json!("1"),
+            json!("0x1"),
+            json!(null),
+            json!(true),
+            json!([1, "2"]),
+            json!([[1]]),
+            json!({"value": 1}),
+        ] {
+            assert_eq!(in_range(value.clone()), Some("range"), "{value}");
+        }
+    }
+
+    #[test]
+    fn text_is_compared_as_it_stands_and_never_out_of_another_shape() {
+        let rules = [
+            (json!({"one-of": ["a", 1]}), "one-of"),
+            (json!({"matches": "a|1"}), "matches"),
+            (json!({"path-below": ["/w/a", "/w/1"]}), "path-below"),
+        ];
+        for (rule, part) in rules {
+            for value in [json!("a"), json!(["a", "a"])] {
+                assert_eq!(unmet(rule.clone(), value.clone()), None, "{rule} {value}");
+            }
+            for value in [
+                json!("\"a\""),
+                json!("{\"value\":\"a\"}"),
+                json!("b"),
+                json!("A"),
+                json!("\u{ff41}"),
+                json!("a\n"),
+                json!("a\u{0}"),
+                json!("1.0"),
+                json!(2),
+                json!(null),
+                json!({"a": "a"}),
+                json!([["a"]]),
+                json!(["a", {"a": "a"}]),
+            ] {
+                assert_eq!(
+                    unmet(rule.clone(), value.clone()),
+                    Some(part),
+                    "{rule} {value}"
+                );
+            }
+        }
+    }
 }

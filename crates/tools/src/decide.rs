@@ -133,6 +133,19 @@ impl ToolPolicy {
         verdict.unwrap_or(start)
     }
 
+    /// Why a call outside of the gateway is not made, and the rule: there nobody can be asked about one. Without rules for
+    /// tools, only what the cage may do limits them.
+    pub fn refusal(&self, call: &Call<'_>) -> Option<(ToolReason, String)> {
+        if !self.has_tools() && call.server.is_none() {
+            return None;
+        }
+        let verdict = self.decide(call);
+        match verdict.decision {
+            Decision::Allow => None,
+            Decision::Ask(reason) | Decision::Deny(reason) => Some((reason, verdict.rule)),
+        }
+    }
+
     /// Whether a tool is in lists: some call of it may be allowed.
     pub fn lists(&self, server: &str, tool: &str) -> bool {
         if !is_plain_name(tool) {

@@ -1,10 +1,10 @@
 //! From an empty initramfs to the shared root with its devices.
 
-use ironcage_guest::{GuestSetup, PORT, ROOT_TAG, network};
+use ironcage_guest::{GuestSetup, PORT, ROOT_TAG, SCRATCH, network};
 use ironcage_sys::rustix::fs::{FileType, Mode, OFlags, fcntl_setfl, makedev, mknodat, open};
 use ironcage_sys::rustix::io::Errno;
-use ironcage_sys::rustix::mount::{MountFlags, mount, mount_bind_recursive};
-use ironcage_sys::rustix::process::umask;
+use ironcage_sys::rustix::mount::{MountFlags, mount, mount_bind_recursive, mount_move};
+use ironcage_sys::rustix::process::{chdir, chroot, umask};
 use ironcage_sys::rustix::system::sethostname;
 use ironcage_sys::rustix::time::{ClockId, Timespec, clock_settime};
 use std::ffi::CStr;
@@ -59,17 +59,29 @@ pub(crate) fn begin() -> Result<OwnedFd, BootError> {
         MountFlags::NOSUID,
         c"ptmxmode=0666,mode=620",
     )?;
-    load_modules()?;
+    load_modules(&|name| !is_of_root(name))?;
     port()
 }
 
-fn load_modules() -> Result<(), BootError> {
+/// Modules of what only root of the guest uses.
+fn is_of_root(name: &str) -> bool {
+    name.contains("overlay")
+}
+
+fn load_modules(wanted: &dyn Fn(&str) -> bool) -> Result<(), BootError> {
     let Ok(listed) = fs::read_dir(MODULES) else {
         // A kernel that has all of them built in.
         return Ok(());
     };
     let mut paths: Vec<_> = listed.flatten().map(|entry| entry.path()).collect();
     paths.sort();
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    paths.retain(|path| wanted(&name(path)));
     for path in paths {
         let action = || format!("load {}", path.display());
         let file = File::open(&path).map_err(doing(action()))?;
@@ -106,6 +118,9 @@ fn port() -> Result<OwnedFd, BootError> {
 
 /// Mounts the shared root and prepares it for the agent.
 pub(crate) fn finish(setup: &GuestSetup) -> Result<(), BootError> {
+    if setup.root {
+        load_modules(&is_of_root)?;
+    }
     let time = Timespec {
         tv_sec: (setup.time / 1_000_000_000) as i64,
         tv_nsec: (setup.time % 1_000_000_000) as i64,
@@ -124,8 +139,14 @@ pub(crate) fn finish(setup: &GuestSetup) -> Result<(), BootError> {
     mount("proc", "/r/proc", "proc", inert, c"").map_err(doing("mount /proc"))?;
     // A view need not have it.
     if Path::new("/r/sys").is_dir() {
-        let flags = inert | MountFlags::RDONLY;
+        let flags = match setup.root {
+            true => inert,
+            false => inert | MountFlags::RDONLY,
+        };
         mount("sysfs", "/r/sys", "sysfs", flags, c"").map_err(doing("mount /sys"))?;
+    }
+    if setup.root {
+        of_root().map_err(doing("mount what root of the guest uses"))?;
     }
     devices().map_err(doing("make the devices"))?;
     ironcage_sys::net::loopback_up().map_err(doing("bring up the loopback interface"))?;
@@ -137,6 +158,27 @@ pub(crate) fn finish(setup: &GuestSetup) -> Result<(), BootError> {
             .map_err(doing("configure the network interface"))?;
     }
     Ok(())
+}
+
+/// Control groups of this kernel, and storage on which root can make devices, set owners and stack
+/// file systems.
+fn of_root() -> io::Result<()> {
+    let inert = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if Path::new("/r/sys/fs/cgroup").is_dir() {
+        mount("cgroup2", "/r/sys/fs/cgroup", "cgroup2", inert, c"")?;
+    }
+    let place = format!("{ROOT}{SCRATCH}");
+    mount("tmpfs", &place, "tmpfs", MountFlags::empty(), c"mode=0755")?;
+    Ok(())
+}
+
+/// Makes the shared root the root of this program and of its mounts: in a directory that it has only
+/// changed its root to, the kernel makes no user namespaces.
+pub(crate) fn enter_root() -> Result<(), BootError> {
+    let action = || "enter the shared root";
+    chdir(ROOT).map_err(doing(action()))?;
+    mount_move(".", "/").map_err(doing(action()))?;
+    chroot(".").map_err(doing(action()))
 }
 
 /// The devices that a cage has, on a tmpfs: of the guest's own kernel.

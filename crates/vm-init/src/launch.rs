@@ -13,22 +13,41 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-/// The words before those of the command: ids, bounds, directory, program.
-pub(crate) const WORDS: usize = 6;
+/// The words before those of the command: ids, bounds, whether it is root, directory, program.
+pub(crate) const WORDS: usize = 7;
 
 /// Executes the command that the words name, or says why not with a shell's exit status.
 pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     let (Some(fixed), Some(argv)) = (words.get(..WORDS), words.get(WORDS..)) else {
         return ExitCode::from(125);
     };
-    let [uid, gid, files, processes, cwd, program] = fixed else {
+    let [uid, gid, files, processes, root, cwd, program] = fixed else {
         return ExitCode::from(125);
     };
-    let numbers = [uid, gid, files, processes].map(|word| word.to_str()?.parse::<u64>().ok());
-    let [Some(uid), Some(gid), Some(files), Some(processes)] = numbers else {
+    let numbers = [uid, gid, files, processes, root].map(|word| word.to_str()?.parse::<u64>().ok());
+    let [
+        Some(uid),
+        Some(gid),
+        Some(files),
+        Some(processes),
+        Some(root),
+    ] = numbers
+    else {
         return ExitCode::from(125);
     };
-    if let Err(error) = confine([uid as u32, gid as u32], files, processes, cwd) {
+    let entered = match root {
+        0 => enter(),
+        // The init is in the root of the guest itself, and nothing is taken away.
+        _ => Ok(Vec::new()),
+    };
+    let confined = entered.and_then(|filter| {
+        bound([files, processes])?;
+        match root {
+            0 => confine([uid as u32, gid as u32], cwd, &filter),
+            _ => Ok(chdir(cwd)?),
+        }
+    });
+    if let Err(error) = confined {
         eprintln!("ironcage: cannot become the agent in the guest: {error}");
         return ExitCode::from(125);
     }
@@ -44,11 +63,16 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn confine([uid, gid]: [u32; 2], files: u64, processes: u64, cwd: &OsStr) -> io::Result<()> {
+/// Enters the shared root; gives the system call filter.
+fn enter() -> io::Result<Vec<u8>> {
     // Read while this process still sees the initramfs.
     let filter = std::fs::read(FILTER)?;
-    let instructions = decode(&filter);
     chroot(ROOT)?;
+    Ok(filter)
+}
+
+/// The limits of the cage on one process.
+fn bound([files, processes]: [u64; 2]) -> io::Result<()> {
     umask(Mode::from_raw_mode(0o022));
     for (resource, value) in [
         (Resource::Nofile, files),
@@ -61,6 +85,12 @@ fn confine([uid, gid]: [u32; 2], files: u64, processes: u64, cwd: &OsStr) -> io:
         };
         setrlimit(resource, limit)?;
     }
+    Ok(())
+}
+
+/// Becomes the agent, and gives up the rest.
+fn confine([uid, gid]: [u32; 2], cwd: &OsStr, filter: &[u8]) -> io::Result<()> {
+    let instructions = decode(filter);
     // Before the ids: it takes a capability that goes with them.
     drop_bounding_set(0)?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));

@@ -219,6 +219,11 @@ impl Server {
         let done = parsed.and_then(|setup| {
             let finished = boot::finish(&setup);
             let listening = finished.and_then(|()| Relays::listen(&setup.relays));
+            // The sockets are where the guest finds them by now.
+            let listening = listening.and_then(|listening| match setup.root {
+                true => boot::enter_root().map(|()| listening),
+                false => Ok(listening),
+            });
             let listening = listening.map_err(|error| error.to_string())?;
             Ok((setup, listening))
         });

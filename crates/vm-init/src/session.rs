@@ -12,8 +12,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The init's own program, where the initramfs has it.
-const OWN: &CStr = c"/init";
+/// The init's own program, wherever its root is.
+const OWN: &CStr = c"/proc/self/exe";
 
 /// A stream from the command.
 #[derive(Debug)]
@@ -57,11 +57,13 @@ fn words(list: Vec<Vec<u8>>) -> Result<Vec<CString>, Errno> {
 impl Session {
     /// Starts the command of an order.
     pub(crate) fn start(setup: &GuestSetup, order: GuestOrder) -> Result<Session, Errno> {
+        let (uid, gid) = setup.ids();
         let numbers = [
-            u64::from(setup.uid),
-            u64::from(setup.gid),
+            u64::from(uid),
+            u64::from(gid),
             setup.files,
             setup.processes,
+            u64::from(setup.root),
         ];
         let mut argv: Vec<Vec<u8>> = vec![b"ironcage-vm-init".to_vec(), LAUNCH.into()];
         argv.extend(numbers.map(|number| number.to_string().into_bytes()));
@@ -82,8 +84,8 @@ impl Session {
                 tcsetwinsize(&controller, winsize(size.rows, size.columns))?;
                 // It is the agent's.
                 let (uid, gid) = (
-                    ironcage_sys::rustix::fs::Uid::from_raw(setup.uid),
-                    ironcage_sys::rustix::fs::Gid::from_raw(setup.gid),
+                    ironcage_sys::rustix::fs::Uid::from_raw(uid),
+                    ironcage_sys::rustix::fs::Gid::from_raw(gid),
                 );
                 ironcage_sys::rustix::fs::fchown(&end, Some(uid), Some(gid))?;
                 let fd = end.as_fd();
@@ -100,8 +102,8 @@ impl Session {
                 // Programs open their streams by name, which takes the owner.
                 for end in ends {
                     let (uid, gid) = (
-                        ironcage_sys::rustix::fs::Uid::from_raw(setup.uid),
-                        ironcage_sys::rustix::fs::Gid::from_raw(setup.gid),
+                        ironcage_sys::rustix::fs::Uid::from_raw(uid),
+                        ironcage_sys::rustix::fs::Gid::from_raw(gid),
                     );
                     ironcage_sys::rustix::fs::fchown(end, Some(uid), Some(gid))?;
                 }

@@ -106,7 +106,15 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, VmError> {
         part.write_to(&mut client.to_monitor);
     }
     Frame::new(Kind::Start, 0).write_to(&mut client.to_monitor);
-    while client.turn().map_err(doing("reach the guest"))? {}
+    // Its own standard error is with the copies by now: they are told.
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = client.turn().unwrap_or_else(|error| {
+            let why = format!("the virtual machine has ended: {error}");
+            client.broken.get_or_insert(why);
+            false
+        });
+    }
     drop(raw);
     Ok(client.end(program))
 }

@@ -2,7 +2,7 @@
 //! network, QEMU's user network, whose connections are those of the cage.
 
 use crate::{FILES, VmError, doing};
-use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, MachineConfig, PORT, ROOT_TAG, network};
+use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, MachineConfig, PORT, ROOT_TAG, SYSTEM, network};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,8 @@ const FIXED: [&str; 27] = [
     "-M",
     "microvm,x-option-roms=off,rtc=on,isa-serial=off,pit=off,pic=off",
     "-accel",
-    "tcg",
+    // Translated code is bounded: the cage keeps 160 MiB for everything beside the guest's memory.
+    "tcg,tb-size=64",
     "-cpu",
     "max,-la57",
     "-nodefaults",
@@ -40,6 +41,9 @@ const FIXED: [&str; 27] = [
     "memory-backend=memory",
 ];
 
+/// Where distributions have QEMU's firmware.
+const FIRMWARE: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
+
 /// Reads how the machine is made.
 pub(crate) fn read(place: &Path) -> Result<MachineConfig, VmError> {
     let action = || format!("read {}", place.display());
@@ -55,8 +59,12 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
     let memory = config.memory;
     let own = std::env::current_exe().map_err(doing("find this program"))?;
     let mut command = Command::new(own);
+    command.env_clear().args(["confined", MACHINE]);
+    match config.loader.as_deref() {
+        None => command.arg(&config.qemu),
+        Some(loader) => from_system(&mut command, loader, &config.qemu),
+    };
     command
-        .args(["confined", MACHINE, &config.qemu])
         .args(FIXED)
         .arg("-m")
         .arg(format!("{memory}M"))
@@ -87,7 +95,6 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
             .args(["-device", "virtio-net-device,netdev=net"]);
     }
     command
-        .env_clear()
         .env("TMPDIR", "/tmp")
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(control)))
@@ -95,6 +102,22 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
         .stderr(Stdio::piped())
         .spawn()
         .map_err(doing(format!("start {}", config.qemu)))
+}
+
+/// Starts QEMU from the host's system, in a view that has another one at the places that QEMU knows.
+fn from_system<'c>(command: &'c mut Command, loader: &str, qemu: &str) -> &'c mut Command {
+    let libraries = Path::new(loader).parent().unwrap_or(Path::new("/"));
+    command
+        .arg(loader)
+        .arg("--library-path")
+        .arg(libraries)
+        .arg(qemu)
+        .args(
+            FIRMWARE
+                .iter()
+                .flat_map(|place| ["-L".into(), format!("{SYSTEM}{place}")]),
+        )
+        .env("QEMU_MODULE_DIR", libraries.join("qemu"))
 }
 
 /// The kernel's command line.

@@ -1,7 +1,7 @@
 //! The scene of a case: a stage, a backend, and what is asked of them.
 
 use super::isolation::IsolationLevel;
-use ironcage_tests::{DIRECT, Ran, Running, Stage, TEST_USER, Who};
+use ironcage_tests::{DIRECT, Ran, Running, Stage, TEST_USER, Who, skip};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,12 +15,19 @@ pub(crate) type Finding = Result<(), String>;
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     pub(crate) level: IsolationLevel,
+    who: Who,
 }
 
 impl Scene {
     pub(crate) fn new(who: Who, level: IsolationLevel) -> Option<Scene> {
         let stage = Stage::new(who)?;
         if level == IsolationLevel::Microvm && !crate::microvm::set_up(&stage) {
+            return None;
+        }
+        if let Some(missing) = level.missing() {
+            skip(&format!(
+                "{missing} is not there; ./scripts/test unpacks it"
+            ));
             return None;
         }
         let temporary = stage.base().join("tmp");
@@ -30,18 +37,22 @@ impl Scene {
             let (uid, gid) = account(TEST_USER);
             chown(stage.project(), Some(uid), Some(gid)).expect("the project's owner");
         }
-        Some(Scene { stage, level })
+        Some(Scene { stage, level, who })
     }
 
     /// A cage on the real files, which every isolation level has.
     pub(crate) fn command(&self, flags: &[&str], command: &[&str]) -> Command {
-        let mut all = self.level.flags();
+        let mut all = self.flags();
         all.push("-q");
         all.extend(DIRECT);
         all.extend(flags);
         let mut run = self.stage.cage(&all, command);
         run.env("TMPDIR", self.temporary());
         run
+    }
+
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        self.level.flags(self.who)
     }
 
     pub(crate) fn temporary(&self) -> PathBuf {

@@ -24,11 +24,16 @@ const INITRAMFS: &str = "initramfs";
 const MANIFEST: &str = "manifest.json";
 /// Modules that a guest needs, as far as its kernel does not have them built in.
 const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "virtiofs", "virtio_net"];
+/// Modules that root of a guest uses, where the kernel has them.
+const OF_ROOT: [&str; 1] = ["overlay"];
 /// Where distributions install QEMU.
 const QEMU: [&str; 2] = [
     "/usr/bin/qemu-system-x86_64",
     "/usr/local/bin/qemu-system-x86_64",
 ];
+
+/// Where programs name what loads them.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 /// Why there is no guest, or none could be made.
 #[derive(Debug, thiserror::Error)]
@@ -165,8 +170,10 @@ pub fn find(directory: &Path) -> Result<GuestFiles, SetupError> {
     if manifest.init != mark(&Program::VmInit.find()?)? {
         return Err(SetupError::Stale);
     }
+    let loader = Path::new(LOADER);
     Ok(GuestFiles {
         qemu: qemu()?,
+        loader: loader.canonicalize().map_err(file("find", loader))?,
         program: Program::Vmm.find()?,
         kernel: directory.join(KERNEL),
         initramfs: directory.join(INITRAMFS),
@@ -202,7 +209,14 @@ pub fn set_up(directory: &Path, source: &KernelSource) -> Result<Manifest, Setup
         .tempdir_in(parent)
         .map_err(file("create a directory in", parent))?;
     let kernel = Kernel::find(source, scratch.path())?;
-    let modules = kernel.modules(&MODULES)?;
+    let mut modules = kernel.modules(&MODULES)?;
+    let of_root = kernel.modules(&OF_ROOT).unwrap_or_default();
+    modules.extend(
+        of_root
+            .into_iter()
+            .filter(|path| !modules.contains(path))
+            .collect::<Vec<_>>(),
+    );
     let made = scratch.path().join("made");
     fs::create_dir(&made).map_err(file("create", &made))?;
     let mut archive = cpio::Archive::default();

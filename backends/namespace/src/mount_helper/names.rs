@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// Begins the names of directories that stand in for others.
-const STANDS_IN: &str = ".ironcage-lease-";
+const PREFIX: &str = ".ironcage-lease-";
 /// Entries of a directory that are looked at for what a helper left that was killed.
 const LOOKED_AT: usize = 4096;
 
@@ -69,7 +69,7 @@ impl LeasedNames {
         sweep(directory.as_fd())?;
         let pid = std::process::id();
         for number in 0..u32::MAX {
-            let name = format!("{STANDS_IN}{pid}-{number}");
+            let name = format!("{PREFIX}{pid}-{number}");
             match mkdirat(&directory, name.as_str(), Mode::RWXU) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
@@ -239,7 +239,7 @@ fn sweep(directory: BorrowedFd<'_>) -> io::Result<()> {
     for entry in Dir::new(listed)?.take(LOOKED_AT) {
         let entry = entry?;
         let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
-        if !name.as_encoded_bytes().starts_with(STANDS_IN.as_bytes()) {
+        if !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
         }
         let Ok(left) = open_directory(directory, name) else {

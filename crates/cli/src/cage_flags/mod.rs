@@ -30,7 +30,7 @@ pub(crate) struct CageFlags {
     /// Isolation level: namespace, microvm, wasm, oci, chroot or landlock
     #[arg(long, value_name = "LEVEL", value_parser = NamedValue::<Isolation>::of(&["namespace", "microvm", "wasm", "oci", "chroot", "landlock"]), hide_possible_values = true, help_heading = "Policy")]
     isolation: Option<Isolation>,
-    /// OCI runtime for --isolation oci: crun, or an absolute path [default: the system's crun]
+    /// OCI runtime for --isolation oci: crun, runc or runsc, or its path [default: crun]
     #[arg(long, value_name = "RUNTIME", help_heading = "Policy")]
     oci_runtime: Option<PathBuf>,
     /// Start even if this required layer is missing (can be repeated)

@@ -7,7 +7,7 @@ use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
 use ironcage_microvm::setup::{SetupError, find, qemu};
 use ironcage_model::{Enforcement, Layer, Printable};
-use ironcage_plan::GuestFiles;
+use ironcage_plan::{GuestFiles, RuntimeProgram};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -116,10 +116,18 @@ fn print_findings(
             Printable::new(&extra.evidence)
         )?;
     }
-    match ironcage_plan::installed_runtime(&SystemFiles::default()) {
-        Some(runtime) => {
-            let path = Printable::new(&runtime.path);
-            writeln!(out, "--isolation oci: yes ({path} is installed)")?;
+    let runtimes = ironcage_plan::installed_runtimes(&SystemFiles::default());
+    let paths: Vec<String> = (runtimes.iter())
+        .map(|runtime| Printable::new(&runtime.path).to_string())
+        .collect();
+    match runtimes.first().map(|runtime| runtime.program) {
+        Some(RuntimeProgram::Crun) => {
+            let paths = paths.join(", ");
+            writeln!(out, "--isolation oci: yes ({paths})")?;
+        }
+        Some(other) => {
+            let (paths, name) = (paths.join(", "), other.name());
+            writeln!(out, "--isolation oci: with --oci-runtime {name} ({paths})")?;
         }
         None => writeln!(out, "--isolation oci: no (crun is not installed)")?,
     }

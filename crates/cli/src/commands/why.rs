@@ -136,7 +136,10 @@ impl CageDenials {
         if !failed {
             return Ok(());
         }
-        let prepared = CageFlags::default().prepare(vec!["/bin/sh".into()])?;
+        let Ok(prepared) = CageFlags::default().prepare(vec!["/bin/sh".into()]) else {
+            // No cage can start here, so the workspace of this one is elsewhere.
+            return Ok(());
+        };
         if prepared.plan.workspace == self.workspace {
             let home = paths::home(&SystemFiles::default())?;
             self.hidden = hidden_files::named_by(&prepared.plan, &home, &self.command);

@@ -18,10 +18,10 @@ pub(crate) fn event_line(out: &mut dyn Write, call: &ToolCall) -> io::Result<()>
     };
     writeln!(
         out,
-        "tool    {what} {} {} of {}{how}",
+        "tool    {what} {} {}{}{how}",
         Printable::new(&call.method),
         Printable::new(&call.name),
-        Printable::new(&call.server)
+        of_server(call)
     )
 }
 
@@ -32,10 +32,10 @@ pub(crate) fn explain(out: &mut dyn Write, call: &ToolCall, count: u64) -> io::R
     let text = why.map(ToString::to_string).unwrap_or_default();
     writeln!(
         out,
-        "denied: {} {} of {}, {times}: {text}",
+        "denied: {} {}{}, {times}: {text}",
         Printable::new(&call.method),
         Printable::new(&call.name),
-        Printable::new(&call.server)
+        of_server(call)
     )?;
     if !call.rule.is_empty() {
         writeln!(out, "  the rule:      {}", Printable::new(&call.rule))?;
@@ -44,5 +44,13 @@ pub(crate) fn explain(out: &mut dyn Write, call: &ToolCall, count: u64) -> io::R
     match entry {
         Some(entry) => crate::output::wrap(out, "  what to do:    ", entry.remedy),
         None => Ok(()),
+    }
+}
+
+/// A call that no server was to answer has none.
+fn of_server(call: &ToolCall) -> String {
+    match call.server.is_empty() {
+        true => String::new(),
+        false => format!(" of {}", Printable::new(&call.server)),
     }
 }

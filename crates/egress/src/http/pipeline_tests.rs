@@ -513,6 +513,7 @@ fn the_reader_of_a_models_exchange_gets_no_value() {
                 cwd: "/".into(),
                 home: None,
                 reader_filter: Vec::new(),
+                tools: Default::default(),
             };
             let reader = Reader::new(&models, ours.into(), &traffic_log).unwrap();
             let of = judge(false, Some(&reader));

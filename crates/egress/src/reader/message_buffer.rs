@@ -89,6 +89,7 @@ mod tests {
             contacts: Vec::new(),
             open: false,
             shell: false,
+            denied: None,
         };
         let bytes = written(&Overheard::Call(intent));
         assert!(MessageBuffer::default().take(&bytes).is_err());

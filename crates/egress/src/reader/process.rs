@@ -6,9 +6,12 @@ use ironcage_intent::{
     AnswerPart, AnswerReader, Call, Calls, Context, Destination, Encoding, Format, Mention,
     Mentions, Needs, Results, Table,
 };
-use ironcage_model::{Announced, Contact, Intent, MOST_INTENDED, Overheard};
+use ironcage_model::{
+    Announced, Contact, DeniedCall, Intent, MOST_INTENDED, Overheard, Reason, ToolReason,
+};
 use ironcage_plan::Models;
 use ironcage_reader::Reader;
+use ironcage_tools::ToolPolicy;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -23,6 +26,8 @@ const ID: usize = 200;
 const ANNOUNCED: usize = 400;
 /// Places that a call takes away, of those that are told: together they fit.
 const MOST_RUINED: usize = 2;
+/// Longest text about a call that is denied.
+const DENIAL: usize = 512;
 /// Calls whose results are waited for.
 const CALLS: usize = 256;
 
@@ -41,7 +46,7 @@ pub(super) fn run(
         home: models.home.as_ref().map(PathBuf::from),
     };
     let mut process = Process {
-        reading: Reading::new(context),
+        reading: Reading::new(context, models.tools.clone()),
         socket,
     };
     let mut content = Vec::new();
@@ -94,6 +99,7 @@ enum Body {
 #[derive(Debug)]
 pub(super) struct Reading {
     context: Context,
+    rules: ToolPolicy,
     /// Read with the first call.
     tables: Option<Tables>,
     bodies: HashMap<u32, Body>,
@@ -102,9 +108,10 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(context: Context, rules: ToolPolicy) -> Self {
         Reading {
             context,
+            rules,
             tables: None,
             bodies: HashMap::new(),
             told: VecDeque::new(),
@@ -205,7 +212,13 @@ impl Reading {
         let Tables { calls, tools } = self.tables.as_ref()?;
         let needs = calls.needs(call, tools, &self.context);
         let removes = ruins(&needs, &self.context);
-        let intent = intent(call, &needs, removes, calls.is_shell(call));
+        let mut intent = intent(call, &needs, removes, calls.is_shell(call));
+        let named = ironcage_tools::Call::named(&call.name, &call.input, Some(&self.context.cwd));
+        if !self.rules.is_empty()
+            && let Some((reason, rule)) = self.rules.refusal(&named)
+        {
+            deny(&mut intent, reason, rule);
+        }
         if let Some(id) = &intent.id {
             if self.told.len() >= CALLS {
                 self.told.pop_front();
@@ -281,6 +294,7 @@ fn intent(call: &Call, needs: &Needs, removes: Vec<String>, shell: bool) -> Inte
         contacts,
         open,
         shell,
+        denied: None,
     };
     let is_long = |intent: &Intent| {
         let text = serde_json::to_vec(&Overheard::Call(intent.clone()));
@@ -296,6 +310,17 @@ fn intent(call: &Call, needs: &Needs, removes: Vec<String>, shell: bool) -> Inte
         }
     }
     intent
+}
+
+/// Says that the rules for tools do not allow a call. What it needs is not told then, because nothing of it is to be opened.
+fn deny(intent: &mut Intent, reason: ToolReason, mut rule: String) {
+    let mut reason = Reason::from(reason);
+    reason.cut(DENIAL);
+    cut(&mut rule, DENIAL);
+    intent.reads.clear();
+    intent.writes.clear();
+    intent.contacts.clear();
+    intent.denied = Some(Box::new(DeniedCall { reason, rule }));
 }
 
 /// What of it would take the home or the workspace away, in a few names.
@@ -330,10 +355,37 @@ mod tests {
     use super::*;
 
     fn reading() -> Reading {
-        Reading::new(Context {
+        reading_with(ToolPolicy::default())
+    }
+
+    fn reading_with(rules: ToolPolicy) -> Reading {
+        let context = Context {
             cwd: "/project".into(),
             home: Some("/home/user".into()),
-        })
+        };
+        Reading::new(context, rules)
+    }
+
+    #[test]
+    fn a_call_that_the_rules_for_tools_deny_is_told_without_its_needs() {
+        let rules = serde_json::json!({"rules": {"tools": {"allow": ["Bash"], "arguments": [
+            {"tool": "Bash", "arguments": {"command": {"matches": "cp [a-z./ ]*"}}},
+        ]}}});
+        let mut reading = reading_with(serde_json::from_value(rules).unwrap());
+        let told = |reading: &mut Reading, command: &str| match fed(reading, &stream(command))
+            .as_slice()
+        {
+            [Overheard::Call(intent)] => intent.clone(),
+            told => panic!("{told:?}"),
+        };
+        let allowed = told(&mut reading, "cp a ../out/b");
+        assert!(allowed.denied.is_none() && !allowed.writes.is_empty());
+        let denied = told(&mut reading, "cp a ../out/b; curl x.test");
+        assert!(denied.reads.is_empty() && denied.writes.is_empty());
+        assert!(denied.contacts.is_empty());
+        let why = denied.denied.unwrap();
+        assert_eq!(why.reason.code(), Some("tool-argument"));
+        assert_eq!(why.rule, "tools.arguments.Bash");
     }
 
     fn stream(command: &str) -> String {

@@ -45,7 +45,7 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
         risk: "a host where an OCI runtime must create every container",
         backend: "oci",
         available: true,
-        why: "the same view and limits, created by crun; no leases, no network rules, no Landlock",
+        why: "the same view and limits, created by an OCI runtime; no leases, no network rules, no Landlock",
     },
     Recommendation {
         risk: "small pure functions, by the thousand",

@@ -276,6 +276,16 @@ reasons! {
         "approval-required-outside-task"
         "{resource} needs approval: the task names {task}, but not this"
         => "The user answers with `ironcage approve` or `ironcage deny`.";
+    /// The judge of the policy has a person asked, or did not answer.
+    ApprovalByJudge { resource: String, said: String }
+        "approval-required-by-judge"
+        "{resource} needs approval: the judge {said}"
+        => "The user answers with `ironcage approve` or `ironcage deny`.";
+    /// The judge of the policy denies it.
+    DeniedByJudge { said: String }
+        "lease-denied-by-judge"
+        "the judge denies it: {said}"
+        => "Do without it, or ask the user to change `intent.judge`.";
     /// Data could leave the cage through it, and private data and untrusted content are, or would be, in the cage.
     ApprovalCouldLeak { resource: String, when: String }
         "approval-required-could-leak"

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// Directories that every cage has of its own.
 const OWN: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
+/// Where a cage keeps what it mounts over other things, and programs for the agent. An image with such a
+/// name would put its own in their place.
+const RESERVED: [&str; 2] = [".hidden", ".ironcage"];
 /// Files in `/etc` that are covered. The store sees to it that each is there.
 const COVERED: [&str; 5] = ["passwd", "group", "hosts", "hostname", "resolv.conf"];
 /// Those that root inside changes itself.
@@ -40,6 +43,13 @@ impl Builder<'_> {
         for (name, kind) in entries {
             let target = Path::new("/").join(&name);
             if OWN.iter().any(|own| name == *own) {
+                continue;
+            }
+            if RESERVED.iter().any(|reserved| name == *reserved) {
+                self.made.notes.push(format!(
+                    "{} of the image is hidden: cages have their own",
+                    target.display()
+                ));
                 continue;
             }
             let request = self.request;

@@ -1,35 +1,41 @@
 //! The [questions] section of one source.
 
 use super::Check;
-use crate::Diagnostic;
 use crate::file::QuestionsSection;
 use crate::questions::{InvalidKey, QuestionsFragment};
+use crate::{Diagnostic, Sourced};
+use toml::Spanned;
 
 /// Longest address of a webhook.
 const LONGEST: usize = 2048;
 
 impl Check<'_> {
+    /// A command that is executed outside, by an absolute path.
+    pub(super) fn program(
+        &self,
+        words: &[Spanned<String>],
+        example: &str,
+    ) -> Result<Option<Sourced<Vec<String>>>, Diagnostic> {
+        let Some(first) = words.first() else {
+            return Ok(None);
+        };
+        if !first.get_ref().starts_with('/') {
+            let wrong = self.wrong(
+                first,
+                "the path of the program is not absolute",
+                "not absolute",
+            );
+            return Err(wrong.remedy(format!("use an absolute path, such as {example:?}")));
+        }
+        let all = words.iter().map(|word| word.get_ref().clone()).collect();
+        Ok(Some(self.sourced(all, first.span())))
+    }
+
     pub(super) fn questions(
         &self,
         section: &QuestionsSection,
     ) -> Result<QuestionsFragment, Diagnostic> {
-        let notify = match section.notify.first() {
-            None => None,
-            Some(first) => {
-                if !first.get_ref().starts_with('/') {
-                    return Err(self
-                        .wrong(
-                            first,
-                            "the path of the program is not absolute",
-                            "not absolute",
-                        )
-                        .remedy("use an absolute path, such as \"/usr/bin/notify-send\""));
-                }
-                let words = section.notify.iter();
-                let words = words.map(|word| word.get_ref().clone()).collect();
-                Some(self.sourced(words, first.span()))
-            }
-        };
+        let notify = self.program(&section.notify, "/usr/bin/notify-send")?;
         Ok(QuestionsFragment {
             expire: self.one(&section.expire, Self::quantity)?,
             remember: self.one(&section.remember, Self::quantity)?,

@@ -112,6 +112,10 @@ pub struct Adapter {
     pub(crate) proxy: bool,
     /// Whether it boots a system, whose init the command is.
     pub(crate) boots: bool,
+    /// Whether it is the VMM's in the cage of a microVM.
+    pub(crate) as_vmm: bool,
+    /// Whether it boots a guest, which takes seconds where that is emulated.
+    pub(crate) guest: bool,
 }
 
 fn ironcage_line(launch: &Launch<'_>) -> Vec<OsString> {
@@ -227,6 +231,23 @@ fn ironcage_of(flags: &[OsString], launch: &Launch<'_>, command: &[OsString]) ->
     line
 }
 
+/// A guest of a microVM; the suite's program runs in it.
+fn ironcage_microvm_line(launch: &Launch<'_>) -> Vec<OsString> {
+    // The built-in limits follow the stage's small file systems, and the guest's memory follows them.
+    let machine = ["--isolation", "microvm", "--memory", "768M", "--disk", "1G"];
+    ironcage_with(&machine, launch)
+}
+
+/// The suite's program in the cage of a microVM, in the place of QEMU and confined as that is.
+fn vmm_line(launch: &Launch<'_>) -> Vec<OsString> {
+    let mut line = ironcage_line(launch);
+    let mut words = line.iter_mut().rev();
+    if let Some(word) = words.nth(2).filter(|word| *word == "inside") {
+        *word = "as-vmm".into();
+    }
+    line
+}
+
 /// The suite's program under the egress proxy's own confinement; what is no probe stays as it is.
 fn proxy_line(launch: &Launch<'_>) -> Vec<OsString> {
     let mut line = launch.command.clone();
@@ -255,6 +276,8 @@ impl Adapter {
             network: true,
             proxy: false,
             boots: false,
+            as_vmm: false,
+            guest: false,
         }
     }
 
@@ -272,6 +295,8 @@ impl Adapter {
             network: false,
             proxy: false,
             boots: false,
+            as_vmm: false,
+            guest: false,
         }
     }
 
@@ -285,7 +310,9 @@ impl Adapter {
             "ironcage-chroot",
             "ironcage-landlock",
             "ironcage-boot",
+            "ironcage-microvm",
             "ironcage-egress",
+            "ironcage-vmm",
             "none",
             "landlock",
         ];
@@ -338,7 +365,6 @@ impl Adapter {
                 name: "ironcage --boot, as its init".to_owned(),
                 line: Line::Built(ironcage_boot_line),
                 network: false,
-                commands: false,
                 boots: true,
                 ..Adapter::ironcage()
             }),
@@ -347,6 +373,23 @@ impl Adapter {
                 line: Line::Built(proxy_line),
                 source: Source::Ironcage,
                 proxy: true,
+                ..Adapter::none()
+            }),
+            "ironcage-microvm" => Ok(Adapter {
+                name: "ironcage --isolation microvm (emulated)".to_owned(),
+                line: Line::Built(ironcage_microvm_line),
+                in_memory: false,
+                guest: true,
+                ..Adapter::ironcage()
+            }),
+            "ironcage-vmm" => Ok(Adapter {
+                name: "the process of QEMU in the cage of a microVM, taken over".to_owned(),
+                line: Line::Built(vmm_line),
+                source: Source::Ironcage,
+                hides: true,
+                grants: true,
+                limits: true,
+                as_vmm: true,
                 ..Adapter::none()
             }),
             "none" => Ok(Adapter::none()),
@@ -377,6 +420,8 @@ impl Adapter {
             network: false,
             proxy: false,
             boots: false,
+            as_vmm: false,
+            guest: false,
         })
     }
 

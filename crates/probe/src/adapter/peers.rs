@@ -165,6 +165,8 @@ pub(super) fn named(name: &str) -> Result<Adapter, AdapterError> {
         network: false,
         proxy: false,
         boots: false,
+        as_vmm: false,
+        guest: false,
     })
 }
 

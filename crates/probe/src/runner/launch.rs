@@ -56,6 +56,8 @@ pub(crate) enum RunError {
 }
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// The same where a machine boots first, which is emulated.
+const PATIENCE_FOR_A_MACHINE: Duration = Duration::from_secs(90);
 
 /// A run that has begun.
 pub(super) struct Begun {
@@ -67,7 +69,7 @@ pub(super) struct Begun {
 impl Begun {
     /// Waits for its end.
     pub(super) fn end(mut self, runner: &Runner, evidence: &mut Evidence) {
-        runner.finish(&mut self.child, PATIENCE, evidence);
+        runner.finish(&mut self.child, runner.patience(PATIENCE), evidence);
         let taken = |stream: Option<Collected>| stream.map(|stream| stream.take());
         evidence.output = taken(self.output).unwrap_or_default();
         let said = taken(self.errors).unwrap_or_default();
@@ -158,9 +160,11 @@ impl Runner {
                     workspace: &params.workspace,
                     read: grant,
                     hide: mask,
-                    limits: limits.filter(|_| self.adapter.limits),
+                    // A machine has what its adapter gives it: it does not start with less.
+                    limits: limits.filter(|_| self.adapter.limits && !self.adapter.guest),
                     in_memory: setup == Setup::LimitsInMemory,
-                    seconds: (setup == Setup::Deadline && self.adapter.limits).then_some(1),
+                    seconds: (setup == Setup::Deadline && self.adapter.limits)
+                        .then_some(if self.adapter.guest { 20 } else { 1 }),
                     outside: setup == Setup::OutsideCwd,
                     network: match setup {
                         Setup::Proxy(rules) => Some(rules),
@@ -251,6 +255,14 @@ impl Runner {
             errors: child.stderr.take().map(Collected::start),
             child,
         })
+    }
+
+    /// How long to wait for what takes this long in a sandbox without a kernel of its own.
+    pub(super) fn patience(&self, otherwise: Duration) -> Duration {
+        match self.adapter.guest {
+            true => PATIENCE_FOR_A_MACHINE,
+            false => otherwise,
+        }
     }
 
     /// Waits for the end, stopping what is overdue.
@@ -383,11 +395,11 @@ impl Runner {
         }
         let output = stdout.map(Collected::start);
         let errors = stderr.map(Collected::start);
-        let mut patience = PATIENCE;
+        let mut patience = self.patience(PATIENCE);
         match setup {
             Setup::Limits | Setup::LimitsUntilEnded | Setup::Watched => {
                 let holds = || output.as_ref().is_some_and(|said| said.contains(HOLDING));
-                self.wait_for(PATIENCE, || {
+                self.wait_for(patience, || {
                     holds() || matches!(child.try_wait(), Ok(Some(_)))
                 });
                 if setup != Setup::LimitsUntilEnded || mode != Mode::Caged {
@@ -399,18 +411,18 @@ impl Runner {
                 // A launcher that relays output dies with what it has not passed on yet.
                 let started = || output.as_ref().is_some_and(|said| said.contains(STARTED));
                 let gone = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
-                self.wait_for(PATIENCE, || {
+                self.wait_for(patience, || {
                     (self.heartbeat() > 0 && started()) || gone(&mut child)
                 });
                 kill(child.id(), Signal::KILL);
             }
             Setup::Deadline => {
-                patience = Duration::from_secs(6);
+                patience = self.patience(Duration::from_secs(6));
                 if !(self.adapter.limits && mode == Mode::Caged) {
                     self.wait_until(|| self.heartbeat() > 0);
                     std::thread::sleep(Duration::from_millis(300));
                     kill(child.id(), Signal::TERM);
-                    patience = Duration::from_secs(2);
+                    patience = self.patience(Duration::from_secs(2));
                 }
             }
             Setup::Locking => {
@@ -456,7 +468,7 @@ impl Runner {
     }
 
     fn wait_until(&self, ready: impl FnMut() -> bool) {
-        self.wait_for(Duration::from_secs(5), ready);
+        self.wait_for(self.patience(Duration::from_secs(5)), ready);
     }
 
     fn wait_for(&self, longest: Duration, mut ready: impl FnMut() -> bool) {
@@ -595,8 +607,13 @@ impl Runner {
         if !self.adapter.commands {
             return None;
         }
-        let output = Command::new(&self.launcher)
-            .args(["plan", "--json", "--", "/bin/true"])
+        let mut command = Command::new(&self.launcher);
+        command.args(["plan", "--json"]);
+        if self.adapter.boots {
+            command.args(["--boot", "--root"]).arg(&self.system);
+        }
+        let output = command
+            .args(["--", "/bin/true"])
             .env_clear()
             .envs(self.stage.environment())
             .current_dir(&self.stage.params.workspace)

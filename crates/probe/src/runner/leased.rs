@@ -55,7 +55,7 @@ impl Runner {
             (Some(scope), _) => {
                 self.say("over")?;
                 let mut ignored = Evidence::default();
-                self.finish(scope, PATIENCE, &mut ignored);
+                self.finish(scope, self.patience(PATIENCE), &mut ignored);
             }
             (None, Mode::Caged) => {
                 let revoked = self.own_command(&["revoke", NAME, "--all"])?;
@@ -115,7 +115,7 @@ impl Runner {
         let started = Instant::now();
         let mut most = 0;
         while !path.exists()
-            && started.elapsed() < PATIENCE
+            && started.elapsed() < self.patience(PATIENCE)
             && !matches!(child.try_wait(), Ok(Some(_)))
         {
             most = most.max(resident_mib(child.id()));

@@ -72,6 +72,10 @@ pub(crate) const TRUSTED: [(&str, &str); 8] = [
     (".cursor/mcp.json", "{\"mcpServers\":{}}\n"),
 ];
 
+/// In the suite's directory: the program that boots machines, and the description of one.
+pub(crate) const VMM: &str = "ironcage-vmm";
+pub(crate) const MACHINE: &str = "machine.json";
+
 /// A link in the workspace that leads out of it, where a probe is to find one.
 pub(crate) const LEADS_OUT: &str = "leads-out";
 /// A directory in the workspace that is on the PATH of whoever applies a change.
@@ -225,6 +229,20 @@ impl Layout {
         self.home.join("tools.toml")
     }
 
+    /// Puts the program that boots machines beside the suite's own, where a cage shows both, with a
+    /// description of a machine that it confines itself for.
+    pub(crate) fn install_vmm(&self, content: &[u8]) -> io::Result<()> {
+        let vmm = self.vmm();
+        fs::write(&vmm, content)?;
+        fs::set_permissions(&vmm, fs::Permissions::from_mode(0o755))?;
+        let machine = crate::role::machine().map_err(io::Error::other)?;
+        fs::write(self.suite.join(MACHINE), machine)
+    }
+
+    fn vmm(&self) -> PathBuf {
+        self.suite.join(VMM)
+    }
+
     /// Puts a launcher of the sandbox under test where its users have it, as a copy that may
     /// be attacked; gives its path.
     pub(crate) fn install_launcher(&self, name: &str, content: &[u8]) -> io::Result<PathBuf> {
@@ -318,7 +336,8 @@ impl Layout {
             );
         }
         let suite = fs::read_dir(&self.suite).into_iter().flatten().flatten();
-        let own = [&self.program, &self.ironcage, &self.params];
+        let (vmm, machine) = (self.vmm(), self.suite.join(MACHINE));
+        let own = [&self.program, &self.ironcage, &self.params, &vmm, &machine];
         strays.extend(
             suite
                 .map(|entry| entry.path())

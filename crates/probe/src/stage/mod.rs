@@ -8,6 +8,7 @@ pub(crate) mod allowed;
 pub(crate) mod control;
 pub(crate) mod echo;
 mod files;
+pub(crate) mod guest;
 pub(crate) mod key_agent;
 mod leaks;
 mod listeners;
@@ -20,7 +21,7 @@ mod terminal;
 pub(crate) mod upstream;
 pub(crate) mod victim;
 
-pub(crate) use files::{LEADS_OUT, Layout, ON_PATH, TRUSTED};
+pub(crate) use files::{LEADS_OUT, Layout, MACHINE, ON_PATH, TRUSTED, VMM};
 pub(crate) use log::{Channel, HitLog};
 pub(crate) use nonce::{Canary, Nonces, random_hex};
 pub(crate) use terminal::Terminal;
@@ -68,6 +69,10 @@ pub(crate) struct Programs {
     pub(crate) mcp: io::Result<Vec<u8>>,
     /// What loads images and makes them.
     pub(crate) registry: io::Result<Vec<u8>>,
+    /// What boots a virtual machine in a cage.
+    pub(crate) vmm: io::Result<Vec<u8>>,
+    /// The init of guests, and the guest that the user has set up.
+    pub(crate) guest: io::Result<guest::StagedGuest>,
 }
 
 impl Programs {
@@ -85,6 +90,8 @@ impl Programs {
             reader: read(Program::Reader),
             mcp: read(Program::Mcp),
             registry: read(Program::Registry),
+            vmm: read(Program::Vmm),
+            guest: guest::StagedGuest::read(),
         })
     }
 }

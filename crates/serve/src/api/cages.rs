@@ -62,6 +62,7 @@ pub(super) async fn create_cage(
     let order = Order {
         spec,
         e2b_template: None,
+        e2b: crate::store::E2bState::default(),
         idempotency_key: idempotency_key(&headers)?,
     };
     let entry = engine.create(&caller.key, order).await?;

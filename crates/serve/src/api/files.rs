@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
 use ironcage_cage_daemon::protocol::{self, ChangeKind, EntryKind, Kind, Reply, Request};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -269,7 +270,8 @@ pub(super) async fn write_file(
         )));
     }
     let data = body.into_data_stream();
-    let written = write_stream(entry.running()?, query.path, query.mode, data).await?;
+    let (daemon, none) = (entry.running()?, BTreeMap::new());
+    let written = write_stream(daemon, query.path, query.mode, none, data).await?;
     Ok(axum::Json(shown(written)))
 }
 
@@ -278,9 +280,15 @@ pub(crate) async fn write_stream<E: std::fmt::Display>(
     daemon: &Arc<Daemon>,
     path: String,
     mode: Option<u32>,
+    metadata: BTreeMap<String, String>,
     mut data: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> ApiResult<protocol::Entry> {
-    let mut link = daemon.send(&Request::Write { path, mode }).await?;
+    let request = Request::Write {
+        path,
+        mode,
+        metadata,
+    };
+    let mut link = daemon.send(&request).await?;
     // Data that breaks off closes the connection: the file stays as it was.
     while let Some(bytes) = data.next().await {
         let broken = |error| ApiError::invalid(format!("the body did not arrive whole: {error}"));

@@ -8,13 +8,15 @@ mod files;
 mod network;
 mod permissions;
 mod processes;
+mod snapshots;
 mod streams;
 pub(crate) mod types;
 
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
 pub(crate) use files::{content_of, write_stream};
-pub(crate) use permissions::look;
+pub(crate) use network::rules as network_rules;
+pub(crate) use permissions::{ask, check_resource, look};
 pub(crate) use processes::environment;
 
 use crate::engine::Engine;
@@ -71,6 +73,7 @@ use utoipa::{Modify, OpenApi};
         permissions::deny_request,
         permissions::usage,
         permissions::audit_log,
+        permissions::explain_denials,
         network::network_state,
         network::add_rule,
         network::remove_rule,
@@ -85,6 +88,12 @@ use utoipa::{Modify, OpenApi};
         changes::diff_change,
         changes::apply_change,
         changes::discard_change,
+        snapshots::take_snapshot,
+        snapshots::restore_snapshot,
+        snapshots::fork_cage,
+        snapshots::list_snapshots,
+        snapshots::get_snapshot,
+        snapshots::delete_snapshot,
     ),
     components(schemas(
         ErrorBody,
@@ -193,6 +202,7 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/v1/cages/{id}/audit",
             get(permissions::audit_log).layer(axum::Extension(LogPlaces::default())),
         )
+        .route("/v1/cages/{id}/why", get(permissions::explain_denials))
         .route("/v1/cages/{id}/network", get(network::network_state))
         .route("/v1/cages/{id}/network/rules", post(network::add_rule))
         .route(
@@ -217,6 +227,14 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route(
             "/v1/changes/{change}/discard",
             post(changes::discard_change),
+        )
+        .route("/v1/cages/{id}/snapshots", post(snapshots::take_snapshot))
+        .route("/v1/cages/{id}/restore", post(snapshots::restore_snapshot))
+        .route("/v1/cages/{id}/fork", post(snapshots::fork_cage))
+        .route("/v1/snapshots", get(snapshots::list_snapshots))
+        .route(
+            "/v1/snapshots/{snapshot}",
+            get(snapshots::get_snapshot).delete(snapshots::delete_snapshot),
         )
 }
 

@@ -195,7 +195,8 @@ impl From<Publish> for Port {
     }
 }
 
-fn rules(cage: &Connection) -> Result<NetworkRules, ClientError> {
+/// What holds for the network of a cage.
+pub(crate) fn rules(cage: &Connection) -> Result<NetworkRules, ClientError> {
     match cage.ask_network(NetworkRequest::Rules)? {
         Reply::NetworkRules(rules) => Ok(*rules),
         other => Err(ClientError::Answer(format!("{other:?}"))),

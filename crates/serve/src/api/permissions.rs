@@ -28,7 +28,7 @@ const MOST_EVENTS: usize = 1000;
 const MOST_BYTES: usize = 8 << 20;
 
 /// Asks the supervisor of a cage that has not ended.
-pub(super) async fn ask<T: Send + 'static>(
+pub(crate) async fn ask<T: Send + 'static>(
     entry: &Arc<Entry>,
     question: impl FnOnce(&Connection) -> Result<T, ClientError> + Send + 'static,
 ) -> ApiResult<T> {
@@ -80,7 +80,7 @@ fn check_reason(reason: &str) -> ApiResult<()> {
 
 /// Refuses what a key without the scope `host` may not give: more than hosts by their names, and
 /// limits.
-pub(super) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
+pub(crate) fn check_resource(resource: &Resource, key: &Key, internet: bool) -> ApiResult<()> {
     let given = match resource {
         Resource::Host { rule } => is_open_to_all(rule, internet),
         Resource::Limit { .. } => true,
@@ -221,17 +221,7 @@ pub(super) async fn approve_request(
     caller.needs(Scope::Permissions)?;
     let entry = engine.cage(&caller.key, &id)?;
     // A number is used once: what waits under it does not become something else.
-    let waiting = ask(&entry, ironcage_client::questions).await?;
-    let waiting = waiting
-        .into_iter()
-        .find(|waiting| waiting.question.number == number);
-    let waiting = waiting.ok_or_else(|| {
-        ApiError::new(
-            Code::NotFound,
-            format!("no request {number} of cage {} waits", entry.id),
-        )
-        .hint(format!("GET /v1/cages/{}/requests", entry.id))
-    })?;
+    let waiting = waiting(&entry, number).await?;
     check_resource(
         &waiting.question.resource,
         &caller.key,
@@ -252,6 +242,20 @@ pub(super) async fn approve_request(
     Ok(axum::Json(result(outcome)))
 }
 
+/// The request of a cage that waits under a number.
+async fn waiting(entry: &Arc<Entry>, number: u32) -> ApiResult<PermissionRequestDescription> {
+    let waiting = ask(entry, ironcage_client::questions).await?;
+    let mut waiting = waiting.into_iter();
+    let found = waiting.find(|waiting| waiting.question.number == number);
+    found.ok_or_else(|| {
+        ApiError::new(
+            Code::NotFound,
+            format!("no request {number} of cage {} waits", entry.id),
+        )
+        .hint(format!("GET /v1/cages/{}/requests", entry.id))
+    })
+}
+
 /// Deny a permission request
 #[utoipa::path(post, path = "/v1/cages/{id}/requests/{number}/deny", tag = "permissions",
     params(("id" = String, Path), ("number" = u32, Path)), request_body = Deny,
@@ -265,6 +269,7 @@ pub(super) async fn deny_request(
     caller.needs(Scope::Permissions)?;
     let entry = engine.cage(&caller.key, &id)?;
     check_reason(&wanted.reason)?;
+    waiting(&entry, number).await?;
     ask(&entry, move |cage| {
         ironcage_client::deny(cage, number, wanted.reason)
     })
@@ -350,6 +355,34 @@ pub(super) async fn audit_log(
     let (events, bytes) = events.await?;
     answers::hold(bytes)?;
     Ok(axum::Json(AuditEvents { events }))
+}
+
+/// What was denied in a cage, in words.
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+pub(crate) struct DenialReport {
+    pub(crate) cage: String,
+    /// What `ironcage why` prints: each denial, what it means, and what would allow it.
+    pub(crate) text: String,
+}
+
+/// Explain what was denied in a cage
+///
+/// From its audit log, as `ironcage why` does. It changes nothing.
+#[utoipa::path(get, path = "/v1/cages/{id}/why", tag = "cages", params(("id" = String, Path)),
+    responses((status = 200, body = DenialReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn explain_denials(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+) -> ApiResult<axum::Json<DenialReport>> {
+    caller.needs(Scope::Read)?;
+    let cage = engine.cage(&caller.key, &id)?.id.to_string();
+    let text = engine.command_line.run(&["why", &cage]).await?;
+    answers::hold(text.len())?;
+    Ok(axum::Json(DenialReport {
+        cage,
+        text: String::from_utf8_lossy(&text).into_owned(),
+    }))
 }
 
 #[cfg(test)]

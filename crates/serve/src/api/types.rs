@@ -29,6 +29,10 @@ pub(crate) struct CreateCage {
     /// Template that `ironcage template build` made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) template: Option<String>,
+    /// Snapshot, by its id or name, whose files the cage starts with. Its system, profile, limits and
+    /// environment are those of the snapshot's cage where they are not named here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<String>,
     /// Free text by which cages are found again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) metadata: BTreeMap<String, String>,

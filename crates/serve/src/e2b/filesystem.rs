@@ -55,6 +55,9 @@ pub(super) fn shown(entry: &Entry) -> Value {
     if let (Some(target), Some(shown)) = (&entry.target, shown.as_object_mut()) {
         shown.insert("symlinkTarget".into(), target.as_str().into());
     }
+    if let (false, Some(shown)) = (entry.metadata.is_empty(), shown.as_object_mut()) {
+        shown.insert("metadata".into(), json!(entry.metadata));
+    }
     shown
 }
 
@@ -139,6 +142,45 @@ struct Watch {
     path: String,
     #[serde(default)]
     recursive: bool,
+    #[serde(default, rename = "includeEntry")]
+    include_entry: bool,
+}
+
+/// What describes the entries of events, where that is wanted.
+struct Describer {
+    daemon: Arc<Daemon>,
+    directory: String,
+}
+
+impl Describer {
+    fn of(daemon: &Arc<Daemon>, wanted: &Watch) -> Option<Describer> {
+        wanted.include_entry.then(|| Describer {
+            daemon: Arc::clone(daemon),
+            directory: rpc::from_home(&wanted.path),
+        })
+    }
+
+    /// Adds the entry to an event, if it is there still.
+    async fn describe(&self, change: &Change, event: &mut Value) {
+        if matches!(change.kind, ChangeKind::Remove) {
+            return;
+        }
+        let path = format!("{}/{}", self.directory, change.name);
+        if let Ok(Reply::Entry { entry }) = self.daemon.ask_one(&Request::Stat { path }).await
+            && let Some(event) = event.as_object_mut()
+        {
+            event.insert("entry".into(), shown(&entry));
+        }
+    }
+}
+
+/// An event as it is sent.
+async fn described(change: &Change, describer: Option<&Describer>) -> Option<Value> {
+    let mut event = event(change)?;
+    if let Some(describer) = describer {
+        describer.describe(change, &mut event).await;
+    }
+    Some(event)
 }
 
 async fn watch(daemon: &Arc<Daemon>, wanted: &Watch) -> ApiResult<Link> {
@@ -176,24 +218,30 @@ pub(super) async fn watch_dir(
 ) -> RpcResult<Response> {
     let wanted: Watch = rpc::enveloped(&body)?;
     let link = watch(entry.running()?, &wanted).await?;
+    let describer = Describer::of(entry.running()?, &wanted);
     let (messages, response) = Messages::channel();
     let keepalive = rpc::keepalive(&headers);
     tokio::spawn(async move {
         tokio::select! {
-            _ = pass(link, &messages, keepalive) => {}
+            _ = pass(link, &messages, keepalive, describer.as_ref()) => {}
             () = messages.closed() => {}
         }
     });
     Ok(response)
 }
 
-async fn pass(mut link: Link, messages: &Messages, keepalive: Duration) -> Result<(), Gone> {
+async fn pass(
+    mut link: Link,
+    messages: &Messages,
+    keepalive: Duration,
+    describer: Option<&Describer>,
+) -> Result<(), Gone> {
     messages.send(&json!({ "start": {} })).await?;
     loop {
         match tokio::time::timeout(keepalive, link.receive(None)).await {
             Err(_) => messages.send(&json!({ "keepalive": {} })).await?,
             Ok(Ok(Received::Reply(Reply::Changed { change }))) => {
-                if let Some(event) = event(&change) {
+                if let Some(event) = described(&change, describer).await {
                     messages.send(&json!({ "filesystem": event })).await?;
                 }
             }
@@ -220,7 +268,7 @@ impl Drop for Watcher {
 }
 
 impl Watchers {
-    fn add(&self, mut link: Link) -> RpcResult<String> {
+    fn add(&self, mut link: Link, describer: Option<Describer>) -> RpcResult<String> {
         let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if watchers.len() >= MOST_WATCHERS {
             return Err(RpcError::new(
@@ -233,12 +281,13 @@ impl Watchers {
         let queue = Arc::clone(&events);
         let task = tokio::spawn(async move {
             while let Ok(Received::Reply(Reply::Changed { change })) = link.receive(None).await {
+                let event = described(&change, describer.as_ref()).await;
                 let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
                 // Of what nobody fetches, the oldest goes.
                 if queue.len() >= MOST_EVENTS {
                     queue.pop_front();
                 }
-                queue.extend(event(&change));
+                queue.extend(event);
             }
         });
         watchers.insert(id.clone(), Watcher { events, task });
@@ -279,7 +328,8 @@ fn missing(id: &str) -> RpcError {
 pub(super) async fn create_watcher(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
     let wanted: Watch = rpc::unary(&body)?;
     let link = watch(entry.running()?, &wanted).await?;
-    let id = entry.watchers.add(link)?;
+    let describer = Describer::of(entry.running()?, &wanted);
+    let id = entry.watchers.add(link, describer)?;
     Ok(axum::Json(json!({ "watcherId": id })))
 }
 

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 
 /// The template of sandboxes of the code interpreter's SDKs.
 pub(crate) const TEMPLATE: &str = "code-interpreter-v1";
-const PORT: u16 = 49999;
+pub(super) const PORT: u16 = 49999;
 /// What runs as a context.
 const PROGRAM: &str = include_str!("kernel.py");
 /// How the tag of a context's process begins.
@@ -60,7 +60,7 @@ impl FromRequestParts<Arc<Engine>> for Interpreter {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Response> {
-        let entry = addressed(&parts.headers, engine, PORT)?;
+        let entry = addressed(&parts.headers, engine, PORT).await?;
         if has_token(&parts.headers, &entry) || has_traffic_token(&parts.headers, &entry) {
             return Ok(Interpreter(entry));
         }

@@ -4,11 +4,15 @@
 
 mod filesystem;
 mod interpreter;
+mod network;
+mod ports;
 mod process;
 mod rpc;
 mod sandboxes;
+mod snapshots;
 mod transfer;
 
+use crate::api::types::CageState;
 use crate::engine::{Engine, Entry};
 use crate::error::{ApiError, Code};
 use crate::keys;
@@ -16,6 +20,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
@@ -24,6 +29,7 @@ use std::sync::Arc;
 
 pub(crate) use filesystem::Watchers;
 pub(crate) use interpreter::TEMPLATE as CODE_INTERPRETER;
+pub(crate) use ports::forwarded;
 
 /// The version of envd that this is like.
 pub(crate) const ENVD: &str = "0.6.7";
@@ -68,6 +74,15 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/filesystem.Filesystem/WatchDir",
             post(filesystem::watch_dir),
         )
+        .layer(middleware::map_response(in_words_of_e2b))
+}
+
+/// An error that came before a handler of these routes, such as that of a key, as E2B's API has it.
+async fn in_words_of_e2b(mut response: Response) -> Response {
+    match response.extensions_mut().remove::<ApiError>() {
+        Some(error) => E2bError(error).into_response(),
+        None => response,
+    }
 }
 
 /// An error as E2B's control plane and the HTTP part of envd say it.
@@ -111,7 +126,7 @@ fn gone(id: &str) -> Response {
 }
 
 /// The sandbox that a request to envd is for, from its headers or its host name.
-fn target(headers: &HeaderMap) -> Option<(String, u16)> {
+pub(crate) fn target(headers: &HeaderMap) -> Option<(String, u16)> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(id) = text("e2b-sandbox-id") {
         let port = text("e2b-sandbox-port").and_then(|port| port.parse().ok());
@@ -132,27 +147,52 @@ pub(crate) struct Sandbox(pub(crate) Arc<Entry>);
 pub(crate) struct Unchecked(Arc<Entry>);
 
 /// The cage that a request is for, where it runs and the port is the one of this route.
-fn addressed(headers: &HeaderMap, engine: &Engine, route: u16) -> Result<Arc<Entry>, Response> {
+async fn addressed(
+    headers: &HeaderMap,
+    engine: &Arc<Engine>,
+    route: u16,
+) -> Result<Arc<Entry>, Response> {
     let Some((id, port)) = target(headers) else {
         let message = "the request names no sandbox: E2b-Sandbox-Id, or PORT-ID as the host name";
         return Err(E2bError(ApiError::invalid(message)).into_response());
     };
-    let entry = engine.any_cage(&id).filter(|entry| entry.running().is_ok());
-    let entry = entry.ok_or_else(|| gone(&id))?;
-    if port != route {
-        let message =
-            format!("The sandbox is running but the port is not open: {port} is not offered");
-        let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
-        return Err((StatusCode::BAD_GATEWAY, axum::Json(body)).into_response());
+    let entry = awake(engine, &id).await?;
+    match port == route {
+        true => Ok(entry),
+        false => Err(closed(&id, port)),
     }
-    Ok(entry)
+}
+
+/// A cage that runs, or whose requests resume it.
+async fn awake(engine: &Arc<Engine>, id: &str) -> Result<Arc<Entry>, Response> {
+    let entry = engine.any_cage(id).ok_or_else(|| gone(id))?;
+    let record = entry.record();
+    if entry.state() == CageState::Paused && record.e2b.auto_resume {
+        let failed = |error: ApiError| E2bError(error).into_response();
+        engine.resume(&entry).await.map_err(failed)?;
+        let seconds = record.spec.timeout.unwrap_or(crate::engine::TIMEOUT);
+        let (prolonged, engine) = (Arc::clone(&entry), Arc::clone(engine));
+        let done = crate::engine::blocking(move || engine.prolong(&prolonged, seconds));
+        done.await.map_err(failed)?;
+    }
+    match entry.running() {
+        Ok(_) => Ok(entry),
+        Err(_) => Err(gone(id)),
+    }
+}
+
+/// A port on which nothing listens, as E2B's proxy says it.
+fn closed(id: &str, port: u16) -> Response {
+    let message = format!("The sandbox is running but the port is not open: {port}");
+    let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
+    (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
 }
 
 impl FromRequestParts<Arc<Engine>> for Unchecked {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Response> {
-        let entry = addressed(&parts.headers, engine, ENVD_PORT)?;
+        let entry = addressed(&parts.headers, engine, ENVD_PORT).await?;
         Ok(Unchecked(entry))
     }
 }

@@ -1,17 +1,18 @@
 //! `process.Process` of envd.
 
-use super::rpc::{self, Gone, Messages, RpcError, RpcResult};
+use super::rpc::{self, Envelopes, Gone, Messages, RpcError, RpcResult};
 use super::{Sandbox, interpreter};
 use crate::api::environment;
 use crate::daemon::{Daemon, Link, Received};
 use crate::error::ApiError;
 use axum::body::Bytes;
+use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ironcage_cage_daemon::protocol::{
-    Kind, ProcessState, Reply, Request, StartProcess, TerminalSize,
+    Kind, ProcessState, Reply, Request as DaemonRequest, StartProcess, TerminalSize,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -95,7 +96,7 @@ impl Selector {
 }
 
 async fn running(daemon: &Arc<Daemon>) -> Result<Vec<ProcessState>, ApiError> {
-    let replies = daemon.ask(&Request::Processes).await?;
+    let replies = daemon.ask(&DaemonRequest::Processes).await?;
     let processes = replies.into_iter().filter_map(|reply| match reply {
         Reply::Process { process } => Some(process),
         _ => None,
@@ -115,7 +116,7 @@ pub(super) async fn start(
     let mut argv = vec![start.process.cmd];
     argv.extend(start.process.args);
     let terminal = start.pty.map(Pty::size);
-    let request = Request::Start {
+    let request = DaemonRequest::Start {
         start: StartProcess {
             argv,
             env: environment(&entry, start.process.envs),
@@ -145,7 +146,9 @@ pub(super) async fn connect(
     let selected: Selected = rpc::enveloped(&body)?;
     let daemon = entry.running()?;
     let pid = selected.process.pid(daemon).await?;
-    let link = daemon.send(&Request::Follow { pid, from: None }).await?;
+    let link = daemon
+        .send(&DaemonRequest::Follow { pid, from: None })
+        .await?;
     Ok(stream(link, rpc::keepalive(&headers), true))
 }
 
@@ -252,16 +255,9 @@ struct SendInput {
 
 pub(super) async fn send_input(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
     let wanted: SendInput = rpc::unary(&body)?;
-    let text = wanted.input.stdin.or(wanted.input.pty).unwrap_or_default();
-    let bytes = BASE64
-        .decode(text)
-        .map_err(|error| RpcError::invalid(format!("the input is not base64: {error}")))?;
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
-    let mut link = daemon.send(&Request::Input { pid, close: false }).await?;
-    link.write_data(&bytes).await?;
-    link.write(Kind::End, &[]).await?;
-    link.replies().await?;
+    input(daemon, pid, wanted.input).await?;
     done()
 }
 
@@ -269,7 +265,9 @@ pub(super) async fn close_stdin(Sandbox(entry): Sandbox, body: Bytes) -> Answer 
     let wanted: Selected = rpc::unary(&body)?;
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
-    let mut link = daemon.send(&Request::Input { pid, close: true }).await?;
+    let mut link = daemon
+        .send(&DaemonRequest::Input { pid, close: true })
+        .await?;
     link.write(Kind::End, &[]).await?;
     link.replies().await?;
     done()
@@ -295,7 +293,7 @@ pub(super) async fn send_signal(Sandbox(entry): Sandbox, body: Bytes) -> Answer 
     };
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
-    daemon.ask(&Request::Signal { pid, signal }).await?;
+    daemon.ask(&DaemonRequest::Signal { pid, signal }).await?;
     done()
 }
 
@@ -311,11 +309,63 @@ pub(super) async fn update(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
     let pid = wanted.process.pid(daemon).await?;
     if let Some(pty) = wanted.pty {
         let size = pty.size();
-        daemon.ask(&Request::Resize { pid, size }).await?;
+        daemon.ask(&DaemonRequest::Resize { pid, size }).await?;
     }
     done()
 }
 
-pub(super) async fn stream_input(Sandbox(_): Sandbox) -> RpcError {
-    RpcError::new("unimplemented", "StreamInput is not offered: use SendInput")
+/// A message of a stream of input: a process first, and then what it is to read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct InputEvent {
+    start: Option<Selected>,
+    data: Option<InputData>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InputData {
+    input: Input,
+}
+
+/// Passes input on as it comes. The answer is a stream of its one message, as that of the call is.
+pub(super) async fn stream_input(Sandbox(entry): Sandbox, request: Request) -> Response {
+    let (messages, response) = Messages::channel();
+    let mut events = Envelopes::of(request.into_body());
+    let done = async {
+        let daemon = entry.running()?;
+        let first: Option<InputEvent> = events.next().await?;
+        let process = first.and_then(|event| event.start);
+        let process =
+            process.ok_or_else(|| RpcError::invalid("the first message names no process"))?;
+        let pid = process.process.pid(daemon).await?;
+        while let Some(event) = events.next::<InputEvent>().await? {
+            if let Some(data) = event.data {
+                input(daemon, pid, data.input).await?;
+            }
+        }
+        Ok::<_, RpcError>(())
+    };
+    let last = match done.await {
+        Ok(()) => messages.send(&json!({})).await.map(|()| None),
+        Err(error) => Ok(Some(error)),
+    };
+    if let Ok(error) = last {
+        // A client that is gone needs no answer.
+        let _ = messages.end(error).await;
+    }
+    response
+}
+
+/// Writes to the input of a process.
+async fn input(daemon: &Arc<Daemon>, pid: u32, input: Input) -> RpcResult<()> {
+    let text = input.stdin.or(input.pty).unwrap_or_default();
+    let bytes = BASE64
+        .decode(text)
+        .map_err(|error| RpcError::invalid(format!("the input is not base64: {error}")))?;
+    let request = DaemonRequest::Input { pid, close: false };
+    let mut link = daemon.send(&request).await?;
+    link.write_data(&bytes).await?;
+    link.write(Kind::End, &[]).await?;
+    link.replies().await?;
+    Ok(())
 }

@@ -1,11 +1,13 @@
 //! The Connect protocol with JSON: errors, single calls, streams.
 
 use crate::error::{ApiError, Code};
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::BytesMut;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use tokio::sync::mpsc;
 /// Flag of the last message of a stream.
 const END: u8 = 2;
 const COMPRESSED: u8 = 1;
+/// Bytes of one message of a stream of a client.
+const LONGEST_MESSAGE: usize = 16 << 20;
 
 /// An error of the protocol.
 #[derive(Debug)]
@@ -106,6 +110,53 @@ pub(super) fn enveloped<T: DeserializeOwned>(body: &Bytes) -> RpcResult<T> {
         .ok_or_else(|| RpcError::invalid("the envelope has another length than its message"))?;
     serde_json::from_slice(message)
         .map_err(|error| RpcError::invalid(format!("the message is not valid: {error}")))
+}
+
+/// The messages of a call whose body is a stream.
+pub(super) struct Envelopes {
+    body: BodyDataStream,
+    came: BytesMut,
+}
+
+impl Envelopes {
+    pub(super) fn of(body: Body) -> Envelopes {
+        Envelopes {
+            body: body.into_data_stream(),
+            came: BytesMut::new(),
+        }
+    }
+
+    /// The next message; `None` at the end of the stream.
+    pub(super) async fn next<T: DeserializeOwned>(&mut self) -> RpcResult<Option<T>> {
+        loop {
+            if let Some([flags, a, b, c, d]) = self.came.first_chunk::<5>() {
+                let (flags, length) = (*flags, u32::from_be_bytes([*a, *b, *c, *d]) as usize);
+                if length > LONGEST_MESSAGE {
+                    return Err(RpcError::new(
+                        "resource_exhausted",
+                        format!("a message is longer than {LONGEST_MESSAGE} bytes"),
+                    ));
+                }
+                if self.came.len() >= 5 + length {
+                    let message = self.came.split_to(5 + length).freeze();
+                    if flags & END != 0 {
+                        return Ok(None);
+                    }
+                    return enveloped(&message).map(Some);
+                }
+            }
+            match self.body.next().await {
+                Some(Ok(bytes)) => self.came.extend_from_slice(&bytes),
+                Some(Err(error)) => {
+                    return Err(RpcError::invalid(format!(
+                        "the body did not arrive whole: {error}"
+                    )));
+                }
+                None if self.came.is_empty() => return Ok(None),
+                None => return Err(RpcError::invalid("the body ends within a message")),
+            }
+        }
+    }
 }
 
 fn envelope(flags: u8, message: &Value) -> Bytes {
@@ -227,6 +278,28 @@ mod tests {
                 "{bad:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_messages_is_read_however_it_is_cut() {
+        let mut whole = envelope(0, &json!({ "a": 1 })).to_vec();
+        whole.extend_from_slice(&envelope(0, &json!({ "a": 2 })));
+        for size in [1, 3, 64] {
+            let pieces: Vec<_> = whole.chunks(size).map(Bytes::copy_from_slice).collect();
+            let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
+            let mut messages = Envelopes::of(Body::from_stream(futures_util::stream::iter(pieces)));
+            for number in [1, 2] {
+                let message: Option<Value> = messages.next().await.unwrap();
+                assert_eq!(message, Some(json!({ "a": number })));
+            }
+            assert_eq!(messages.next::<Value>().await.unwrap(), None);
+        }
+        let cut = Body::from(whole[..whole.len() - 1].to_vec());
+        let mut messages = Envelopes::of(cut);
+        messages.next::<Value>().await.unwrap();
+        assert!(messages.next::<Value>().await.is_err());
+        let mut long = Envelopes::of(Body::from(&b"\0\xff\xff\xff\xff"[..]));
+        assert!(long.next::<Value>().await.is_err());
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The control plane of E2B's API.
 
-use super::{E2bError, ENVD};
-use crate::api::types::{CageNetwork, CageState, CreateCage, NetworkMode, OnTimeout};
+use super::network::{self, Egress, WantedNetwork};
+use super::{E2bError, ENVD, snapshots};
+use crate::api::types::{CageState, CreateCage, OnTimeout};
 use crate::api::{Caller, Json, Path, Query, idempotency_key, metadata_filter};
 use crate::clock;
 use crate::engine::{Engine, Entry, Order, blocking};
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::Scope;
+use crate::store::E2bState;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -19,8 +21,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type Shared = State<Arc<Engine>>;
-type Answer<T> = Result<T, E2bError>;
+pub(super) type Shared = State<Arc<Engine>>;
+pub(super) type Answer<T> = Result<T, E2bError>;
 
 const PAGE: usize = 100;
 /// The template of sandboxes without one, and the one of E2B's code interpreter.
@@ -38,14 +40,22 @@ pub(super) fn router() -> Router<Arc<Engine>> {
         .route("/sandboxes/{id}/resume", post(connect))
         .route("/sandboxes/{id}/pause", post(pause))
         .route("/sandboxes/{id}/metrics", get(metrics))
-        .route("/sandboxes/{id}/snapshots", post(not_offered))
-        .route("/sandboxes/{id}/fork", post(not_offered))
-        .route("/sandboxes/{id}/network", put(not_offered))
-        .route("/snapshots", get(snapshots))
+        .route("/sandboxes/metrics", get(metrics_of_all))
+        .route("/sandboxes/{id}/snapshots", post(snapshots::create))
+        .route("/sandboxes/{id}/fork", post(snapshots::fork))
+        .route("/sandboxes/{id}/network", put(network::update))
+        .route("/snapshots", get(snapshots::list))
         .route("/templates", get(not_offered).post(not_offered))
         .route(
-            "/templates/{*rest}",
-            delete(not_offered).get(not_offered).post(not_offered),
+            "/templates/{id}",
+            delete(snapshots::delete)
+                .get(not_offered)
+                .post(not_offered)
+                .patch(not_offered),
+        )
+        .route(
+            "/templates/{id}/{*rest}",
+            get(not_offered).post(not_offered).delete(not_offered),
         )
         .route("/v2/templates", post(not_offered))
         .route("/v2/templates/{*rest}", post(not_offered))
@@ -68,12 +78,6 @@ async fn not_offered(_caller: Caller, uri: axum::http::Uri) -> E2bError {
     )
 }
 
-/// No snapshot can be made, so there is none.
-async fn snapshots(caller: Caller) -> Answer<axum::Json<Value>> {
-    caller.needs(Scope::Read)?;
-    Ok(axum::Json(json!([])))
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NewSandbox {
@@ -88,75 +92,17 @@ struct NewSandbox {
     auto_resume: Option<Value>,
     #[serde(rename = "allow_internet_access")]
     internet: Option<bool>,
-    network: Option<Network>,
+    network: Option<WantedNetwork>,
     mcp: Option<Value>,
     iam: Option<Value>,
     volume_mounts: Option<Vec<Value>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Network {
-    #[serde(default)]
-    allow_out: Vec<String>,
-    #[serde(default)]
-    deny_out: Vec<String>,
-    rules: Option<BTreeMap<String, Value>>,
-    egress_proxy: Option<Value>,
-}
-
-/// What stands for every address there.
-fn is_all(host: &str) -> bool {
-    matches!(host, "0.0.0.0/0" | "::/0" | "*")
-}
-
-fn not_yet(what: &str) -> ApiError {
+pub(super) fn not_yet(what: &str) -> ApiError {
     ApiError::new(
         Code::NotOffered,
         format!("{what} is not offered by this service"),
     )
-}
-
-/// The network of a cage from what E2B's API says of it. Without a word it has none but what the
-/// profile gives.
-fn network(
-    internet: Option<bool>,
-    network: Option<Network>,
-    may_open: bool,
-) -> ApiResult<Option<CageNetwork>> {
-    let network = network.unwrap_or_default();
-    if network.rules.is_some_and(|rules| !rules.is_empty()) {
-        return Err(not_yet("`network.rules`"));
-    }
-    if network.egress_proxy.is_some_and(|proxy| !proxy.is_null()) {
-        return Err(not_yet("`network.egressProxy`"));
-    }
-    let open = internet == Some(true) || network.allow_out.iter().any(|host| is_all(host));
-    let closed = internet == Some(false) || network.deny_out.iter().any(|host| is_all(host));
-    let allow: Vec<_> = network
-        .allow_out
-        .into_iter()
-        .filter(|host| !is_all(host))
-        .collect();
-    let deny: Vec<_> = network
-        .deny_out
-        .into_iter()
-        .filter(|host| !is_all(host))
-        .collect();
-    let mode = match (open && !closed, closed && allow.is_empty()) {
-        (true, _) if may_open => Some(NetworkMode::Open),
-        (true, _) => {
-            return Err(ApiError::new(
-                Code::Forbidden,
-                "this service does not open the whole network",
-            )
-            .hint("name hosts in network.allowOut, or start the service with --allow-internet"));
-        }
-        (false, true) => Some(NetworkMode::Off),
-        (false, false) => None,
-    };
-    let is_default = mode.is_none() && allow.is_empty() && deny.is_empty();
-    Ok((!is_default).then_some(CageNetwork { mode, allow, deny }))
 }
 
 async fn create(
@@ -203,12 +149,35 @@ async fn create_with(
         return Err(not_yet("a pause without memory").into());
     }
     let resumes = |value: &Value| value.get("enabled") == Some(&Value::Bool(true));
-    if wanted.auto_resume.as_ref().is_some_and(resumes) {
-        return Err(not_yet("`autoResume`").into());
-    }
+    let egress = Egress::new(wanted.internet, wanted.network.unwrap_or_default())?;
+    let network = egress.network(engine.settings.internet)?;
+    egress.check(&engine, &caller.key)?;
+    let mut e2b = E2bState {
+        auto_resume: wanted.auto_resume.as_ref().is_some_and(resumes),
+        ..E2bState::default()
+    };
+    egress.note(&mut e2b);
     let template = wanted.template;
+    let named = (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone());
+    let snapshot = match named.as_deref() {
+        Some(name) => match snapshots::by_name(&engine, &caller.key, name) {
+            Ok(found) => Some(found),
+            Err(error) if error.code == Code::NotFound => None,
+            Err(error) => return Err(error.into()),
+        },
+        None => None,
+    };
+    // What it was made of decides what the service provides to it.
+    let template = match snapshot
+        .as_ref()
+        .and_then(|snapshot| snapshot.e2b_template.clone())
+    {
+        Some(base) if base == super::CODE_INTERPRETER => base,
+        _ => template,
+    };
     let spec = CreateCage {
-        template: (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone()),
+        template: named.filter(|_| snapshot.is_none()),
+        snapshot: snapshot.map(|snapshot| snapshot.id),
         metadata: wanted.metadata.unwrap_or_default(),
         env: wanted.env_vars.unwrap_or_default(),
         timeout: Some(wanted.timeout.unwrap_or(timeout)),
@@ -216,20 +185,42 @@ async fn create_with(
             true => OnTimeout::Pause,
             false => OnTimeout::Delete,
         }),
-        network: network(wanted.internet, wanted.network, engine.settings.internet)?,
+        network: Some(network),
         ..CreateCage::default()
     };
     let order = Order {
         spec,
         e2b_template: Some(template),
+        e2b,
         idempotency_key: idempotency_key(&headers)?,
     };
-    let entry = engine.create(&caller.key, order).await?;
+    let template = order.spec.template.clone();
+    let entry = match engine.create(&caller.key, order).await {
+        Ok(entry) => entry,
+        Err(error) => return Err(missing_template(&engine, template, error).await.into()),
+    };
+    network::settle(&engine, &entry).await?;
     Ok((StatusCode::CREATED, axum::Json(sandbox(&entry))).into_response())
 }
 
+/// Why a sandbox did not start: its template may be missing, which is an error of its own.
+async fn missing_template(engine: &Engine, template: Option<String>, error: ApiError) -> ApiError {
+    let Some(template) = template.filter(|_| error.code == Code::StartFailed) else {
+        return error;
+    };
+    let words = ["template", "show", "--json", "--", &template];
+    match engine.command_line.run(&words).await {
+        Ok(_) => error,
+        Err(_) => ApiError::new(
+            Code::NotFound,
+            format!("template `{}` was not found", template.escape_debug()),
+        )
+        .hint("`ironcage template list` shows the templates"),
+    }
+}
+
 /// A sandbox with its token.
-fn sandbox(entry: &Entry) -> Value {
+pub(super) fn sandbox(entry: &Entry) -> Value {
     let record = entry.record();
     json!({
         "templateID": record.e2b_template.as_deref().unwrap_or("base"),
@@ -290,6 +281,11 @@ async fn list(
 ) -> Answer<Response> {
     caller.needs(Scope::Read)?;
     let metadata = metadata_filter(query.metadata.as_deref())?;
+    // The SDKs quote names and values once more than a query string does.
+    let metadata: BTreeMap<_, _> = metadata
+        .iter()
+        .map(|(name, value)| (unquoted(name), unquoted(value)))
+        .collect();
     let states: Vec<&str> = match query.state.as_deref() {
         Some(text) if !text.is_empty() => text.split(',').collect(),
         _ => vec!["running", "paused"],
@@ -346,8 +342,31 @@ async fn list(
     Ok(response)
 }
 
+/// Text without its percent-encoding; one that is not valid stays as it is.
+fn unquoted(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after
+            .get(..2)
+            .filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
 /// A sandbox that the caller sees and that has not ended.
-fn find(engine: &Engine, caller: &Caller, id: &str) -> ApiResult<Arc<Entry>> {
+pub(super) fn find(engine: &Engine, caller: &Caller, id: &str) -> ApiResult<Arc<Entry>> {
     let entry = engine.cage(&caller.key, id)?;
     match entry.state() {
         CageState::Ended => Err(ApiError::no_cage(id)),
@@ -385,10 +404,15 @@ async fn detail(
         if caller.key.may(Scope::Cages) {
             shown.insert("envdAccessToken".into(), record.token.into());
         }
+        let e2b = record.e2b;
         shown.insert(
             "lifecycle".into(),
-            json!({ "autoResume": false, "onTimeout": on_timeout }),
+            json!({ "autoResume": e2b.auto_resume, "onTimeout": on_timeout }),
         );
+        shown.insert("network".into(), network::shown(&e2b));
+        if let Some(internet) = e2b.internet {
+            shown.insert("allowInternetAccess".into(), internet.into());
+        }
     }
     Ok(axum::Json(shown))
 }
@@ -502,20 +526,69 @@ async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
+#[derive(Debug, Default, Deserialize)]
+struct MetricsQuery {
+    /// Seconds since the epoch.
+    start: Option<u64>,
+    end: Option<u64>,
+}
+
 /// What a sandbox uses now. Nothing is kept of earlier.
 async fn metrics(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Value>> {
+    Query(query): Query<MetricsQuery>,
+) -> Answer<axum::Json<Vec<Value>>> {
     caller.needs(Scope::Read)?;
     let entry = find(&engine, &caller, &id)?;
-    let stats = stats(&entry).await?;
+    let (start, end) = (query.start.unwrap_or(0), query.end.unwrap_or(u64::MAX));
+    if start > end {
+        return Err(ApiError::invalid("the start is after the end").into());
+    }
+    let now = clock::now() / 1_000_000;
+    Ok(axum::Json(
+        match start <= now && entry.record().created / 1_000_000 <= end {
+            true => vec![sample(&entry, &stats(&entry).await?)],
+            false => Vec::new(),
+        },
+    ))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct MetricsOfAll {
+    sandbox_ids: Option<String>,
+}
+
+/// The same for several sandboxes, by their ids.
+async fn metrics_of_all(
+    caller: Caller,
+    State(engine): Shared,
+    Query(query): Query<MetricsOfAll>,
+) -> Answer<axum::Json<Value>> {
+    caller.needs(Scope::Read)?;
+    let ids = query.sandbox_ids.unwrap_or_default();
+    let ids: Vec<&str> = ids.split(',').filter(|id| !id.is_empty()).collect();
+    if ids.len() > PAGE {
+        return Err(ApiError::invalid(format!("expected at most {PAGE} sandboxes")).into());
+    }
+    let mut found = serde_json::Map::new();
+    for id in ids {
+        if let Ok(entry) = find(&engine, &caller, id)
+            && let Ok(stats) = stats(&entry).await
+        {
+            found.insert(id.to_owned(), sample(&entry, &stats));
+        }
+    }
+    Ok(axum::Json(json!({ "sandboxes": found })))
+}
+
+fn sample(entry: &Entry, stats: &Stats) -> Value {
     let now = clock::now();
     let running = now.saturating_sub(entry.record().created).max(1);
     // The mean since the start: one look has no rate.
     let used = stats.cpu_microseconds.unwrap_or(0) as f64 * 100.0 / running as f64 / cpus() as f64;
-    Ok(axum::Json(json!([{
+    json!({
         "timestamp": clock::rfc3339(now),
         "timestampUnix": now / 1_000_000,
         "cpuCount": cpus(),
@@ -525,49 +598,24 @@ async fn metrics(
         "memCache": 0,
         "diskUsed": stats.storage.unwrap_or(0),
         "diskTotal": 0,
-    }])))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hosts(allow: &[&str], deny: &[&str]) -> Option<Network> {
-        let owned = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect();
-        Some(Network {
-            allow_out: owned(allow),
-            deny_out: owned(deny),
-            ..Network::default()
-        })
-    }
-
     #[test]
-    fn the_network_is_closed_unless_it_is_opened_on_both_sides() {
-        assert_eq!(network(None, None, true).unwrap(), None);
-        assert_eq!(
-            network(Some(false), None, true).unwrap().unwrap().mode,
-            Some(NetworkMode::Off)
-        );
-        assert_eq!(
-            network(Some(true), None, true).unwrap().unwrap().mode,
-            Some(NetworkMode::Open)
-        );
-        assert_eq!(
-            network(Some(true), None, false).unwrap_err().code,
-            Code::Forbidden
-        );
-        assert_eq!(
-            network(None, hosts(&["0.0.0.0/0"], &[]), false)
-                .unwrap_err()
-                .code,
-            Code::Forbidden
-        );
-        let some = network(None, hosts(&["api.example.com"], &["0.0.0.0/0"]), false)
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            (some.mode, some.allow, some.deny),
-            (None, vec!["api.example.com".to_owned()], vec![])
-        );
+    fn what_is_quoted_is_unquoted_and_other_text_stays() {
+        for (quoted, text) in [
+            ("a%26b", "a&b"),
+            ("%C3%BC", "\u{fc}"),
+            ("100%", "100%"),
+            ("%zz", "%zz"),
+            ("%FF", "%FF"),
+            ("", ""),
+        ] {
+            assert_eq!(unquoted(quoted), text);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `/files` of envd: downloads and uploads, by token or by signature.
 
 use super::rpc::from_home;
-use super::{E2bError, Unchecked, filesystem, has_token, rpc};
+use super::{E2bError, Unchecked, has_token, rpc};
 use crate::api::{Query, content_of, write_stream};
 use crate::clock;
 use crate::engine::{Engine, Entry};
@@ -9,21 +9,26 @@ use crate::error::{ApiError, ApiResult, Code};
 use crate::keys;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Multipart, Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use flate2::write::MultiGzDecoder;
+use flate2::Compression;
+use flate2::write::{GzEncoder, MultiGzDecoder};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Parts of an upload.
 const MOST_PARTS: usize = 1000;
+/// Metadata of one file, and bytes of a key of it: what a name of an attribute can have.
+const MOST_METADATA: usize = 64;
+const LONGEST_KEY: usize = 240;
 /// Bytes that are unpacked at a time: 8 KiB are at most some 8 MiB then.
 const PACKED: usize = 8 * 1024;
 /// Bytes of a form that are looked at at a time, and that may be held without a field coming of them.
@@ -106,7 +111,50 @@ pub(super) async fn download(
 ) -> Result<Response, E2bError> {
     authorize(&entry, &headers, &query, Operation::Read)?;
     let path = from_home(query.path.as_deref().unwrap_or_default());
-    Ok(content_of(entry.running()?, path, &headers).await?)
+    let response = content_of(entry.running()?, path, &headers).await?;
+    let whole = response.status() == StatusCode::OK;
+    Ok(match whole && wants_gzip(&headers) {
+        true => packed(response),
+        false => response,
+    })
+}
+
+/// Whether a client takes gzip, and would rather have it than the bytes as they are.
+fn wants_gzip(headers: &HeaderMap) -> bool {
+    let text = headers.get(header::ACCEPT_ENCODING);
+    let text = text.and_then(|value| value.to_str().ok());
+    text.is_some_and(|text| text.trim() == "gzip")
+}
+
+/// A download that is packed as it comes.
+fn packed(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let gzip = HeaderValue::from_static("gzip");
+    parts.headers.insert(header::CONTENT_ENCODING, gzip);
+    parts.headers.remove(header::ACCEPT_RANGES);
+    let state = Some((
+        body.into_data_stream(),
+        GzEncoder::new(Vec::new(), Compression::fast()),
+    ));
+    let stream = futures_util::stream::unfold(state, |state| async move {
+        let (mut body, mut encoder) = state?;
+        loop {
+            let data = match body.next().await {
+                None => return Some((encoder.finish().map(Bytes::from), None)),
+                Some(Ok(data)) => data,
+                // What breaks off is not ended: the client sees that it is not whole.
+                Some(Err(error)) => return Some((Err(io::Error::other(error)), None)),
+            };
+            if let Err(error) = encoder.write_all(&data) {
+                return Some((Err(error), None));
+            }
+            let came = std::mem::take(encoder.get_mut());
+            if !came.is_empty() {
+                return Some((Ok(Bytes::from(came)), Some((body, encoder))));
+            }
+        }
+    });
+    Response::from_parts(parts, Body::from_stream(stream))
 }
 
 pub(super) async fn upload(
@@ -116,17 +164,7 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, E2bError> {
     authorize(&entry, request.headers(), &query, Operation::Write)?;
-    let has_metadata = request
-        .headers()
-        .keys()
-        .any(|name| name.as_str().starts_with("x-metadata-"));
-    if has_metadata {
-        return Err(ApiError::new(
-            Code::NotOffered,
-            "metadata of files is not offered by this service",
-        )
-        .into());
-    }
+    let metadata = metadata(request.headers())?;
     let packed = request
         .headers()
         .get(header::CONTENT_ENCODING)
@@ -140,28 +178,60 @@ pub(super) async fn upload(
         false => request,
     };
     let written = match multipart {
-        true => parts(&entry, query.path, request).await?,
+        true => parts(&entry, query.path, &metadata, request).await?,
         false => {
             let path = query
                 .path
                 .ok_or_else(|| ApiError::invalid("the path is missing"))?;
-            vec![one(&entry, &path, request.into_body().into_data_stream()).await?]
+            let data = request.into_body().into_data_stream();
+            vec![one(&entry, &path, &metadata, data).await?]
         }
     };
     Ok(axum::Json(written).into_response())
 }
 
+/// Metadata of the files of a request, from its headers.
+fn metadata(headers: &HeaderMap) -> ApiResult<BTreeMap<String, String>> {
+    let named = headers.iter().filter_map(|(name, value)| {
+        let key = name.as_str().strip_prefix("x-metadata-")?;
+        Some((key, value))
+    });
+    let mut metadata = BTreeMap::new();
+    for (key, value) in named {
+        let value = value.to_str().map_err(|_| {
+            ApiError::invalid(format!("the metadata `{key}` is not printable ASCII"))
+        })?;
+        if key.is_empty() || key.len() > LONGEST_KEY || metadata.len() == MOST_METADATA {
+            return Err(ApiError::invalid(format!(
+                "metadata has at most {MOST_METADATA} entries, and keys at most {LONGEST_KEY} bytes"
+            )));
+        }
+        metadata.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(metadata)
+}
+
 async fn one<E: std::fmt::Display>(
     entry: &Entry,
     path: &str,
+    metadata: &BTreeMap<String, String>,
     data: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> ApiResult<Value> {
-    let written = write_stream(entry.running()?, from_home(path), None, data).await?;
-    let shown = filesystem::shown(&written);
-    Ok(json!({ "path": shown["path"], "name": shown["name"], "type": "file" }))
+    let (daemon, path) = (entry.running()?, from_home(path));
+    let written = write_stream(daemon, path, None, metadata.clone(), data).await?;
+    let mut shown = json!({ "path": written.path, "name": written.name, "type": "file" });
+    if let (false, Some(shown)) = (written.metadata.is_empty(), shown.as_object_mut()) {
+        shown.insert("metadata".into(), json!(written.metadata));
+    }
+    Ok(shown)
 }
 
-async fn parts(entry: &Entry, path: Option<String>, request: Request) -> ApiResult<Vec<Value>> {
+async fn parts(
+    entry: &Entry,
+    path: Option<String>,
+    metadata: &BTreeMap<String, String>,
+    request: Request,
+) -> ApiResult<Vec<Value>> {
     let wrong = |error: &dyn std::error::Error| {
         ApiError::invalid(format!("the form is not valid: {error}"))
     };
@@ -197,7 +267,7 @@ async fn parts(entry: &Entry, path: Option<String>, request: Request) -> ApiResu
             .or_else(|| field.file_name().map(str::to_owned));
         let named = named.ok_or_else(|| ApiError::invalid("a file of the form has no name"))?;
         let field = field.inspect(|_| held.store(0, Ordering::Relaxed));
-        written.push(one(entry, &named, field).await?);
+        written.push(one(entry, &named, metadata, field).await?);
     }
     match written.is_empty() {
         true => Err(ApiError::invalid("the form has no part `file`")),
@@ -268,8 +338,6 @@ fn unpacked(body: Body) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
 
     #[test]
     fn a_signature_is_that_of_the_sdks() {

@@ -145,6 +145,13 @@ pub(super) fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<(
         // One that is missing is pulled, with the credentials of the operator.
         needs_host("an image")?;
     }
+    if spec.snapshot.is_some()
+        && (spec.image.is_some() || spec.template.is_some() || spec.directory.is_some())
+    {
+        return Err(ApiError::invalid(
+            "`snapshot` excludes `image`, `template` and `directory`",
+        ));
+    }
     if spec.image.is_some() && spec.template.is_some() {
         return Err(ApiError::invalid(
             "`image` and `template` exclude each other",

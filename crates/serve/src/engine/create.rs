@@ -9,7 +9,7 @@ use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, hex, random_hex};
-use crate::store::{CageRecord, Creation};
+use crate::store::{CageRecord, Creation, E2bState};
 use ironcage_cage_daemon::protocol::{Reply, Request};
 use ironcage_model::CageId;
 use sha2::{Digest, Sha256};
@@ -30,6 +30,7 @@ const LONGEST_MESSAGE: u64 = 8 * 1024;
 pub(crate) struct Order {
     pub(crate) spec: CreateCage,
     pub(crate) e2b_template: Option<String>,
+    pub(crate) e2b: E2bState,
     pub(crate) idempotency_key: Option<String>,
 }
 
@@ -63,7 +64,11 @@ impl Engine {
     pub(crate) async fn create(self: &Arc<Self>, key: &Key, order: Order) -> ApiResult<Arc<Entry>> {
         check(&order.spec, key, self.settings.internet)?;
         let (engine, key) = (Arc::clone(self), key.clone());
-        let created = tokio::spawn(async move { engine.create_checked(&key, order).await });
+        let created = tokio::spawn(async move {
+            let entry = engine.create_checked(&key, order).await?;
+            engine.finish_restore(&entry).await?;
+            Ok(entry)
+        });
         let created = created
             .await
             .map_err(|error| ApiError::internal("create a cage", &error))?;
@@ -75,9 +80,10 @@ impl Engine {
         let Order {
             mut spec,
             e2b_template,
+            e2b,
             idempotency_key,
         } = order;
-        let body = serde_json::to_vec(&(&spec, &e2b_template))
+        let body = serde_json::to_vec(&(&spec, &e2b_template, &e2b))
             .map_err(|error| ApiError::internal("encode a request", &error))?;
         let request = hex(&Sha256::digest(&body));
         let idempotency = idempotency_key.map(|text| format!("{}/{text}", key.project));
@@ -86,6 +92,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
+        let restoring = self.from_snapshot(key, &mut spec)?;
         let template_policy = self.resolve_template(&mut spec, &key.project)?;
         let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {
@@ -109,6 +116,8 @@ impl Engine {
             change: None,
             key: key.id.clone(),
             memory: Some(memory),
+            e2b,
+            restoring,
             template_policy,
         };
         let creation = idempotency.as_deref().map(|idempotency| {
@@ -236,6 +245,7 @@ impl Engine {
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
             contexts: tokio::sync::Mutex::new(()),
+            rules: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

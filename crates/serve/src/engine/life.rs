@@ -310,6 +310,8 @@ pub(super) mod tests {
             key: String::new(),
             memory: None,
             template_policy: false,
+            e2b: crate::store::E2bState::default(),
+            restoring: None,
         }
     }
 
@@ -327,6 +329,7 @@ pub(super) mod tests {
             record: Mutex::new(record),
             watchers: crate::e2b::Watchers::default(),
             contexts: tokio::sync::Mutex::new(()),
+            rules: tokio::sync::Mutex::new(()),
             changed: tokio::sync::Notify::new(),
             turn: tokio::sync::Mutex::new(()),
         })

@@ -9,6 +9,7 @@ mod create;
 mod life;
 mod quota;
 mod recover;
+mod snapshots;
 mod template;
 mod warm;
 mod words;
@@ -16,6 +17,7 @@ mod words;
 pub(crate) use changes::ListedChange;
 pub(crate) use check::is_open_to_all;
 pub(crate) use create::Order;
+pub(crate) use snapshots::MOST_FORKS;
 pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
@@ -29,7 +31,7 @@ use crate::keys::{Key, Keys, Scope};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::projects::Projects;
-use crate::store::{CageRecord, Store, StoreError};
+use crate::store::{CageRecord, E2bState, Store, StoreError};
 use ironcage_client::Cages;
 use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
@@ -96,6 +98,8 @@ pub(crate) struct Entry {
     pub(crate) watchers: Watchers,
     /// One start of a code context of E2B's API at a time.
     pub(crate) contexts: tokio::sync::Mutex<()>,
+    /// One change of its network rules by E2B's API at a time.
+    pub(crate) rules: tokio::sync::Mutex<()>,
     /// Told when the record changes.
     pub(crate) changed: Notify,
     /// One change of state at a time.
@@ -300,6 +304,15 @@ impl Engine {
                 record.spec.metadata = metadata;
             }
         })
+    }
+
+    /// Changes what E2B's API keeps of a cage.
+    pub(crate) fn note_e2b(
+        &self,
+        entry: &Entry,
+        change: impl FnOnce(&mut E2bState),
+    ) -> ApiResult<()> {
+        self.change(entry, |record| change(&mut record.e2b))
     }
 
     /// Moves the end of a cage back, never forward, and not beyond what its project may have.

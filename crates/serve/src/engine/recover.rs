@@ -22,6 +22,7 @@ impl Engine {
             }
         }
         self.finish_creations().await;
+        self.sweep_snapshots()?;
         self.finish_warm().await;
         Ok(())
     }

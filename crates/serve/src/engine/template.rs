@@ -82,6 +82,7 @@ mod tests {
             built_on: Vec::new(),
             profile: profile.map(str::to_owned),
             policy: policy.then(digest),
+            built_on: Vec::new(),
         }
     }
 

@@ -184,6 +184,8 @@ fn nobody(name: String, spec: CreateCage) -> CageRecord {
         key: String::new(),
         memory: None,
         template_policy: false,
+        e2b: crate::store::E2bState::default(),
+        restoring: None,
     }
 }
 

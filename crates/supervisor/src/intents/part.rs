@@ -13,7 +13,8 @@ use ironcage_egress::OTHERS;
 use ironcage_lease::Words;
 use ironcage_model::{
     Announced, Approver, Contact, EventKind, GrantedLease, HostRule, Intent, IntentRecord,
-    LeaseOrigin, NetworkVerdict, Resource, SupervisorReason, Term, Traffic, Trust, WordsMode,
+    LeaseOrigin, NetworkVerdict, Resource, SupervisorReason, Term, ToolCall, Traffic, Trust,
+    WordsMode,
 };
 use ironcage_model::{LeaseEndCause, RequestOutcome};
 use ironcage_plan::Drift;
@@ -27,8 +28,13 @@ const MOST_LATER: usize = 32;
 const ANNOUNCED: usize = 200;
 /// How long a call is waited for where the policy has no bound.
 const LONGEST: Duration = Duration::from_secs(8 * 3600);
+/// Calls that the rules for tools deny, with lines of their own.
+const MOST_DENIED: u32 = 64;
 /// Removals that have lines of their own: who has the model repeat one fills no disk.
 const MOST_REMOVALS: u32 = 64;
+
+/// The method of a call that a model makes in its response.
+const RESPONSE: &str = "model response";
 
 /// What the policy says of announced calls.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +103,8 @@ pub(crate) struct Intents<'a> {
     words: Words,
     /// Calls on record that would take the home or the workspace away.
     removals: u32,
+    /// Calls on record that the rules for tools deny.
+    denied: u32,
 }
 
 #[derive(Debug)]
@@ -145,6 +153,7 @@ impl<'a> Intents<'a> {
             trust: TrustRecord::default(),
             words: Words::default(),
             removals: 0,
+            denied: 0,
         }
     }
 
@@ -213,6 +222,17 @@ impl<'a> Intents<'a> {
                 call: intent.id.clone(),
                 path: path.clone(),
             });
+        }
+        if let Some(denied) = intent.denied {
+            if self.denied < MOST_DENIED {
+                self.denied += 1;
+                effects.push(Effect::Audit(EventKind::ToolCall(ToolCall::denied(
+                    RESPONSE,
+                    intent.tool,
+                    *denied,
+                ))));
+            }
+            return effects;
         }
         self.forget_late(now);
         effects.push(match self.calls.len() >= MOST_CALLS {

@@ -28,6 +28,7 @@ fn intent(id: &str) -> Intent {
         contacts: Vec::new(),
         open: false,
         shell: false,
+        denied: None,
     }
 }
 
@@ -288,5 +289,34 @@ fn removals_are_recorded_up_to_a_bound() {
         part.handle(IntentEvent::Announced(removing()), now);
     }
     let effects = part.handle(IntentEvent::Announced(removing()), now);
+    assert!(matches!(&effects[..], [Effect::LookUpNeeds(_)]));
+}
+
+#[test]
+fn denied_calls_are_recorded_up_to_a_bound_and_looked_up_never() {
+    let now = Instant::now();
+    let mut part = intents();
+    let denied = || Intent {
+        denied: Some(Box::new(ironcage_model::DeniedCall {
+            reason: ironcage_model::ToolReason::Denied {
+                tool: "fetch".into(),
+            }
+            .into(),
+            rule: "tools.deny: fetch".into(),
+        })),
+        ..intent("1")
+    };
+    for _ in 0..MOST_DENIED {
+        let effects = part.handle(IntentEvent::Announced(denied()), now);
+        let [Effect::Audit(EventKind::ToolCall(call))] = &effects[..] else {
+            panic!("{effects:?}");
+        };
+        assert_eq!(call.rule, "tools.deny: fetch");
+    }
+    assert!(
+        part.handle(IntentEvent::Announced(denied()), now)
+            .is_empty()
+    );
+    let effects = part.handle(IntentEvent::Announced(intent("2")), now);
     assert!(matches!(&effects[..], [Effect::LookUpNeeds(_)]));
 }

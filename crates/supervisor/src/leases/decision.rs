@@ -57,6 +57,17 @@ impl Requester {
     }
 }
 
+/// Why a lease of the whole cage is asked for where a judge is named: it would have to be waited for,
+/// and this supervisor waits for nothing.
+fn unjudged(plan: &Plan, origin: LeaseOrigin) -> Option<String> {
+    let leases = plan
+        .leases
+        .as_ref()
+        .filter(|leases| !leases.judge.is_empty());
+    let judged = leases.is_some() && origin != LeaseOrigin::Operator;
+    judged.then(|| "is asked about commands in scopes only".to_owned())
+}
+
 pub(super) fn decide_request(
     target: &RequestTarget<'_>,
     facts: RequestFacts<'_>,
@@ -80,6 +91,7 @@ pub(super) fn decide_request(
         asked: facts.asked,
         distrusted: facts.distrusted,
         unannounced: target.unannounced,
+        judge_asks: unjudged(facts.plan, target.origin),
     };
     let terms = match decide(facts.plan, &requested, &history) {
         LeaseOutcome::Granted(terms) => terms,

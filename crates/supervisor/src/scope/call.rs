@@ -7,13 +7,13 @@
 use super::MOST_OF_A_CALL;
 use crate::needed::{Names, Needed, Nesting};
 use ironcage_control::{Bytes, DeniedLease, GrantRequest, ScopeRequest};
-use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, Table};
+use ironcage_intent::{Action, Call, Calls, Context, Destination, Needs, PatchedFile, Table};
 use ironcage_model::{
-    Contact, LeaseOrigin, Reason, Resource, Right, SupervisorReason, Term, in_full,
+    Contact, DeniedCall, LeaseOrigin, Reason, Resource, Right, SupervisorReason, Term, ToolCall,
+    in_full,
 };
 use ironcage_plan::{Access, Item, NodeKind, Plan, ViewOp};
 use ironcage_programs::{FindError, Program};
-use ironcage_tools::Decision;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -21,6 +21,9 @@ use std::path::Path;
 const TOOL: &str = "/.ironcage/tool";
 /// And where the call is.
 const CALL: &str = "/.ironcage/call";
+
+/// Longest text of a denied call in the audit log.
+const LOGGED: usize = 512;
 
 /// How long something may take that is fetched.
 const FETCH_SECONDS: &str = "60";
@@ -47,8 +50,25 @@ fn contact(destination: &Destination) -> Contact {
     }
 }
 
+/// A tool call that is not carried out.
+#[derive(Debug)]
+pub(super) struct NotPlanned {
+    pub(super) reason: Box<Reason>,
+    /// For the audit log, where the rules for tools decided.
+    pub(super) denied: Option<Box<ToolCall>>,
+}
+
+impl From<SupervisorReason> for NotPlanned {
+    fn from(reason: SupervisorReason) -> Self {
+        NotPlanned {
+            reason: Box::new(reason.into()),
+            denied: None,
+        }
+    }
+}
+
 /// Reads a tool call.
-pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
+pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, NotPlanned> {
     let unknown = |error: &dyn std::error::Error| SupervisorReason::CallUnknown {
         error: error.to_string(),
     };
@@ -71,9 +91,17 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
     match &action {
         Action::File(file) if file.writes() => drop(needs.writes.insert(file.path.clone())),
         Action::File(file) => drop(needs.reads.insert(file.path.clone())),
+        Action::Search { path, .. } => drop(needs.reads.insert(path.clone())),
+        Action::Patch(files) => {
+            let paths = files.iter().flat_map(PatchedFile::paths).cloned();
+            needs.writes.extend(paths);
+        }
         _ => needs = calls.needs(&call, &tools, &context),
     }
-    let tool = matches!(action, Action::File(_));
+    let tool = matches!(
+        action,
+        Action::File(_) | Action::Search { .. } | Action::Patch(_)
+    );
     let (argv, cwd) = match action {
         Action::Script { text, cwd } => (vec!["bash".into(), "-c".into(), text], cwd),
         Action::Program { argv, cwd } => (argv, cwd),
@@ -81,7 +109,7 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
             let words = ["curl", "-sSfL", "--max-time", FETCH_SECONDS, "--", &url];
             (words.map(str::to_owned).to_vec(), None)
         }
-        Action::File(_) => {
+        Action::File(_) | Action::Search { .. } | Action::Patch(_) => {
             let words = [TOOL, "__tool", CALL];
             (words.map(str::to_owned).to_vec(), None)
         }
@@ -112,16 +140,22 @@ pub(super) fn read(plan: &Plan, text: &str) -> Result<Planned, Reason> {
 }
 
 /// Whether the rules for tools allow a call. Nobody can be asked about one here.
-fn permitted(plan: &Plan, call: &Call) -> Result<(), Reason> {
-    let rules = &plan.tools;
-    let call = ironcage_tools::Call::named(&call.name, &call.input, Some(&plan.command.cwd));
-    if !rules.has_tools() && call.server.is_none() {
+fn permitted(plan: &Plan, call: &Call) -> Result<(), NotPlanned> {
+    let named = ironcage_tools::Call::named(&call.name, &call.input, Some(&plan.command.cwd));
+    let Some((reason, rule)) = plan.tools.refusal(&named) else {
         return Ok(());
-    }
-    match rules.decide(&call).decision {
-        Decision::Allow => Ok(()),
-        Decision::Ask(reason) | Decision::Deny(reason) => Err(reason.into()),
-    }
+    };
+    let mut reason = Reason::from(reason);
+    reason.cut(LOGGED);
+    let denied = DeniedCall {
+        reason: reason.clone(),
+        rule,
+    };
+    let tool = call.name.chars().take(LOGGED).collect();
+    Err(NotPlanned {
+        reason: Box::new(reason),
+        denied: Some(Box::new(ToolCall::denied("tool call", tool, denied))),
+    })
 }
 
 impl Planned {

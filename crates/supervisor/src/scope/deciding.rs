@@ -1,6 +1,7 @@
 //! Decides the needs of a scope: each is given, refused, or put before a person, together with
 //! the others that are.
 
+use super::judge::{LeaseJudge, LeaseOpinion};
 use super::leases::ScopeLease;
 use super::link::PersonAnswer;
 use crate::RunError;
@@ -10,7 +11,9 @@ use crate::taint::brought;
 use ironcage_control::{DeniedLease, GrantRequest, LeaseTarget};
 use ironcage_lease::life::{EndingRules, LeaseLife};
 use ironcage_lease::{Decision, History, LeaseTerms, RequestedLease, decide};
-use ironcage_model::{Holders, Lease, LeaseOrigin, LeaseReason, Resource, Right, Scope, Taint};
+use ironcage_model::{
+    Approver, Holders, Lease, LeaseOrigin, LeaseReason, Resource, Right, Scope, Taint,
+};
 use ironcage_plan::Plan;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -27,6 +30,8 @@ pub(super) struct LeaseDecider<'a> {
     pub(super) distrusted: bool,
     /// What the cage may have come into contact with.
     pub(super) taint: Taint,
+    /// What may have anything asked for or denied that would be given at once.
+    pub(super) judge: Option<LeaseJudge<'a>>,
     /// Whether the command does not run without all of it.
     pub(super) all_or_nothing: bool,
 }
@@ -151,7 +156,7 @@ impl LeaseDecider<'_> {
         (handle, answer): (Option<&OwnedFd>, Option<&AnsweredNeed>),
         round: &mut DecidedNeeds<'a>,
     ) -> Result<(), RunError> {
-        let (resource, seen, decided) = self.decide_one(request, handle, &round.leases, false);
+        let (resource, seen, decided) = self.decide_judged(request, handle, &round.leases, false);
         let not_given = |reason, ask| DeniedLease {
             resource,
             reason,
@@ -173,7 +178,7 @@ impl LeaseDecider<'_> {
                         term: *term,
                         ..request.clone()
                     };
-                    let (_, now, again) = self.decide_one(&request, handle, &round.leases, true);
+                    let (_, now, again) = self.decide_judged(&request, handle, &round.leases, true);
                     let before = answer.seen.as_ref();
                     let again = for_what_was_read(again, now.as_ref(), before);
                     (now, again)
@@ -233,11 +238,38 @@ impl LeaseDecider<'_> {
         })
     }
 
-    fn decide_one(
+    /// Decides one need. Where it would be given at once, the judge of the policy is heard.
+    fn decide_judged(
         &self,
         request: &GrantRequest,
         handle: Option<&OwnedFd>,
         leases: &[(usize, ScopeLease)],
+        approved: bool,
+    ) -> (Resource, Option<SeenPath>, Decision) {
+        let decided = self.decide_one(request, handle, (leases, None), approved);
+        let (resource, seen, decision) = decided;
+        let at_once =
+            matches!(&decision, Decision::Granted(terms) if terms.approver == Approver::Policy);
+        match self.judge.as_ref().filter(|_| at_once) {
+            None => (resource, seen, decision),
+            Some(judge) => match judge.judge(&resource, request) {
+                LeaseOpinion::Allow => (resource, seen, decision),
+                LeaseOpinion::Ask(said) => {
+                    self.decide_one(request, handle, (leases, Some(said)), approved)
+                }
+                LeaseOpinion::Deny(said) => {
+                    let denied = Decision::denied(LeaseReason::DeniedByJudge { said });
+                    (resource, seen, denied)
+                }
+            },
+        }
+    }
+
+    fn decide_one(
+        &self,
+        request: &GrantRequest,
+        handle: Option<&OwnedFd>,
+        (leases, judge_asks): (&[(usize, ScopeLease)], Option<String>),
         approved: bool,
     ) -> (Resource, Option<SeenPath>, Decision) {
         let subject = match LeaseSubject::look(&request.wanted, handle) {
@@ -264,6 +296,7 @@ impl LeaseDecider<'_> {
             asked: 0,
             distrusted: self.distrusted,
             unannounced: false,
+            judge_asks,
             taint: leases
                 .iter()
                 .fold(self.taint, |taint, (_, lease)| taint.with(lease.brings)),

@@ -9,6 +9,7 @@ mod approval;
 mod call;
 mod command_text;
 mod deciding;
+mod judge;
 mod leases;
 mod link;
 mod part;

@@ -5,6 +5,7 @@
 
 use super::command_text::shell_words;
 use super::deciding::{LeaseDecider, NeedToAsk, decide_all};
+use super::judge::LeaseJudge;
 use super::leases::ScopeLease;
 use super::link::{FromScope, ScopeLink, ScopeNeeds, ScopePermissionRequest, ScopeTaint};
 use super::{approval, call, planning, shell};
@@ -155,8 +156,11 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         let wait = asked.wait;
         let planned = match call::read(&plan, &text) {
             Ok(planned) => planned,
-            Err(reason) => {
-                refuse(&client, reason);
+            Err(not_planned) => {
+                if let Some(denied) = not_planned.denied {
+                    audit.write(EventKind::ToolCall(*denied))?;
+                }
+                refuse(&client, *not_planned.reason);
                 return Ok(());
             }
         };
@@ -201,6 +205,8 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         };
         approval::ask(&link, &client, needs, Duration::from_secs(asked.wait))
     };
+    let leases = plan.leases.as_ref();
+    let judge_words = leases.map_or(&[][..], |leases| &leases.judge);
     let deciding = LeaseDecider {
         plan: &plan,
         origin: asked.origin,
@@ -208,6 +214,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         first: first_lease,
         distrusted,
         taint,
+        judge: LeaseJudge::of(judge_words, &command, asked.origin),
         // A shell's command does without what nobody could give it.
         all_or_nothing: streams.is_none(),
     };

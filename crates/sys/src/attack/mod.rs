@@ -5,6 +5,7 @@
 //! names; nothing here walks, guesses or repeats.
 
 mod abi;
+pub mod device;
 mod fork;
 mod ipc;
 mod mount;
@@ -29,7 +30,7 @@ pub use mount::{
     FileHandle, bind_mount, clear_read_only, file_handle, fs_context_open, loopback_device_number,
     mount_fs, open_by_handle, remount_writable, unmount_detached,
 };
-pub use net::{add_loopback_address, loopback_up, netlink_socket, socket_of};
+pub use net::{add_loopback_address, loopback_up, netlink_socket, raw_frames, socket_of};
 pub use process::{
     SignalSeen, block_signals, core_limit_raise, crash, die_with_parent, duplicate, hear_of_parent,
     kill_everyone, leak_memory, memory_address, ptrace_change_syscall, ptrace_detach, ptrace_seize,

@@ -2,6 +2,7 @@
 
 use super::checked;
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -21,6 +22,25 @@ pub fn netlink_socket(protocol: i32) -> Result<OwnedFd, Errno> {
     address.nl_family = libc::AF_NETLINK as u16;
     let length = std::mem::size_of::<libc::sockaddr_nl>() as u32;
     // SAFETY: the address is a valid sockaddr_nl of the stated length.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    checked(bound.into())?;
+    Ok(socket)
+}
+
+/// Opens a socket for whole frames of an interface, by its name.
+pub fn raw_frames(interface: &str) -> Result<OwnedFd, Errno> {
+    let all = (libc::ETH_P_ALL as u16).to_be();
+    let socket = socket_of(libc::AF_PACKET, libc::SOCK_RAW, i32::from(all))?;
+    let name = CString::new(interface).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the name is a string with an end, which lives across the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    // SAFETY: an all-zero sockaddr_ll is a valid value of that plain C struct.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = all;
+    address.sll_ifindex = i32::try_from(index).map_err(|_| Errno::INVAL)?;
+    let length = std::mem::size_of::<libc::sockaddr_ll>() as u32;
+    // SAFETY: the address is a valid sockaddr_ll of the stated length.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     checked(bound.into())?;
     Ok(socket)

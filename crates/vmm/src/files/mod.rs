@@ -13,7 +13,7 @@ mod tree;
 
 use crate::files::tree::Tree;
 use crate::{VmError, confine, doing, machine};
-use ironcage_guest::MACHINE;
+use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, PROGRAM, SYSTEM};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Mode, statfs};
 use ironcage_sys::rustix::io::Errno;
@@ -77,6 +77,8 @@ pub(crate) struct State {
     /// The root of the process file system, whose other names are never given out: by them the
     /// guest would write the memory of this process. The root is there to be mounted over.
     processes: Option<tree::Key>,
+    /// Mounts of what the machine itself is made of: the guest is not given them.
+    own: BTreeSet<u64>,
     /// Mounts that are being taken off: nothing is opened through them.
     blocked: BTreeSet<u64>,
 }
@@ -110,6 +112,7 @@ impl Files {
         let state = State {
             tree,
             processes,
+            own: own_mounts(root),
             handles: BTreeMap::new(),
             next_handle: 1,
             fixed,
@@ -160,6 +163,21 @@ impl Files {
     fn readmit(&self, mount: u64) {
         self.state().blocked.remove(&mount);
     }
+}
+
+/// Mounts of the files that the machine is made of.
+fn own_mounts(root: u64) -> BTreeSet<u64> {
+    let places = [
+        PROGRAM.to_owned(),
+        KERNEL.to_owned(),
+        INITRAMFS.to_owned(),
+        format!("{SYSTEM}/usr"),
+    ];
+    let found = places.into_iter().filter_map(|place| {
+        let place = tree::absolute(place.as_bytes()).ok()?;
+        Some(tree::look(&place).ok()?.mount)
+    });
+    found.filter(|mount| *mount != root).collect()
 }
 
 /// Serves one machine, at the socket that is standard input.

@@ -81,6 +81,9 @@ impl State {
         if self.processes.as_ref().is_some_and(below) {
             return Err(Errno::ACCESS.into());
         }
+        if self.own.contains(&found.mount) {
+            return Err(Errno::NOENT.into());
+        }
         match self.blocked.contains(&found.mount) {
             true => Err(stale()),
             false => Ok(()),

@@ -60,6 +60,11 @@ fn print_merged(policy: &Policy) {
         &policy.root_inside,
     );
     line(
+        "process.guest-root",
+        policy.guest_root.value,
+        &policy.guest_root,
+    );
+    line(
         "process.git-identity",
         policy.git_identity.value,
         &policy.git_identity,
