@@ -1,8 +1,11 @@
 //! E2B's SDKs unmodified, beyond what every sandbox has: each method, and the code interpreter.
 
 use super::service::{Service, installed, script, sdk};
-use ironcage_tests::{either, skip};
+use ironcage_tests::{Running, Stage, either, skip};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
@@ -12,7 +15,7 @@ fn interpreter() -> Option<PathBuf> {
 }
 
 /// A service that provides the code interpreter.
-fn with_interpreter(stage: &ironcage_tests::Stage, interpreter: &Path) -> Service {
+fn with_interpreter(stage: &Stage, interpreter: &Path) -> Service {
     let directory = interpreter.to_str().expect("a text");
     Service::with(
         stage,
@@ -41,6 +44,35 @@ fn python() -> Option<PathBuf> {
     }
 }
 
+/// An image of one static program in the store of a stage.
+fn image(stage: &Stage) -> &'static str {
+    let root = stage.base().join("image");
+    for name in ["", "bin", "etc", "opt", "dev", "proc", "tmp"] {
+        stage.mkdir(root.join(name));
+    }
+    let busybox = std::fs::read("/bin/busybox").expect("busybox-static");
+    stage.write(root.join("bin/busybox"), busybox);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(root.join("bin/busybox"), mode).expect("executable");
+    for name in [
+        "sh", "cat", "chmod", "cp", "dirname", "echo", "id", "ls", "mkdir", "mv", "printf", "pwd",
+        "rm", "sleep", "stat", "test", "touch", "true",
+    ] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).expect("linked");
+    }
+    stage.write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+    // The SDKs run every command with it.
+    stage.write(root.join("bin/bash"), "#!/bin/sh\nexec /bin/sh \"$@\"\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(root.join("bin/bash"), mode).expect("executable");
+    let words = ["image", "load", "--name", "localhost/base:1"].map(std::ffi::OsString::from);
+    let words = words.into_iter().chain([root.into_os_string()]);
+    Running::start(&mut stage.ironcage(words))
+        .finish(PATIENCE)
+        .ok();
+    "localhost/base:1"
+}
+
 either! {
     fn every_method_of_the_sdk_of_pypi_works_or_is_refused(stage) {
         if let Some(place) = installed("e2b-python", "bin/python") {
@@ -53,6 +85,14 @@ either! {
         if let Some(place) = installed("e2b-python", "bin/python") {
             let service = Service::with(stage, &LISTEN);
             sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_snapshots.py")]);
+        }
+    }
+
+    fn templates_of_the_sdk_of_pypi_are_built_and_used(stage) {
+        if let Some(place) = installed("e2b-python", "bin/python") {
+            let image = image(stage);
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_templates.py"), &image]);
         }
     }
 

@@ -43,11 +43,16 @@ impl Write for Frames<'_> {
 }
 
 /// Sends an archive of directories.
-pub(crate) fn pack(paths: &[PathBuf], stream: &mut Stream) -> Result<(), RequestError> {
+pub(crate) fn pack(
+    paths: &[PathBuf],
+    except: HashSet<PathBuf>,
+    stream: &mut Stream,
+) -> Result<(), RequestError> {
     let mut packer = Packer {
         archive: Builder::new(BufWriter::with_capacity(CHUNK, Frames(stream))),
         links: HashMap::new(),
         seen: HashSet::new(),
+        except,
         entries: 0,
     };
     for path in paths {
@@ -67,6 +72,7 @@ struct Packer<W: Write> {
     links: HashMap<(u64, u64), PathBuf>,
     /// Directories that are in the archive: one may be below another.
     seen: HashSet<PathBuf>,
+    except: HashSet<PathBuf>,
     entries: usize,
 }
 
@@ -85,7 +91,7 @@ impl<W: Write> Packer<W> {
                 continue;
             };
             // What is mounted there comes with the next cage.
-            if metadata.dev() != device {
+            if metadata.dev() != device || self.except.contains(&path) {
                 continue;
             }
             self.entries += 1;
@@ -196,14 +202,18 @@ impl Read for Incoming<'_> {
 }
 
 /// Unpacks an archive that follows.
-pub(crate) fn unpack(clear: Vec<PathBuf>, stream: &mut Stream) -> Result<(), RequestError> {
+pub(crate) fn unpack(
+    clear: Vec<PathBuf>,
+    into: &Path,
+    stream: &mut Stream,
+) -> Result<(), RequestError> {
     let mut incoming = Incoming {
         stream,
         left: Vec::new(),
         at: 0,
         ended: false,
     };
-    let done = unpack_from(clear, &mut incoming);
+    let done = unpack_from(clear, into, &mut incoming);
     let ended = incoming.ended;
     match done {
         Err(RequestError::Connection(error)) => Err(error.into()),
@@ -216,7 +226,11 @@ pub(crate) fn unpack(clear: Vec<PathBuf>, stream: &mut Stream) -> Result<(), Req
     }
 }
 
-fn unpack_from(clear: Vec<PathBuf>, incoming: &mut Incoming<'_>) -> Result<(), RequestError> {
+fn unpack_from(
+    clear: Vec<PathBuf>,
+    into: &Path,
+    incoming: &mut Incoming<'_>,
+) -> Result<(), RequestError> {
     for path in clear {
         if let Ok(metadata) = fs::symlink_metadata(&path) {
             empty(&path, metadata.dev());
@@ -234,7 +248,7 @@ fn unpack_from(clear: Vec<PathBuf>, incoming: &mut Incoming<'_>) -> Result<(), R
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.into_owned();
-        let path = below_root(&name)?;
+        let path = below(into, &name)?;
         let (mode, time) = {
             let header = entry.header();
             (
@@ -254,7 +268,7 @@ fn unpack_from(clear: Vec<PathBuf>, incoming: &mut Incoming<'_>) -> Result<(), R
             }
             EntryType::Link => {
                 let target = entry.link_name().map_err(broken)?.unwrap_or_default();
-                let target = below_root(&target)?;
+                let target = below(into, &target)?;
                 replaced(&path).and_then(|()| fs::hard_link(target, &path))
             }
             EntryType::Regular => write(&path, &mut entry, mode, time, &attributes),
@@ -324,10 +338,10 @@ fn attributes_of<R: Read>(entry: &mut Entry<'_, R>) -> BTreeMap<String, String> 
     found
 }
 
-fn below_root(name: &Path) -> Result<PathBuf, RequestError> {
-    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+fn below(directory: &Path, name: &Path) -> Result<PathBuf, RequestError> {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     match name.components().all(plain) {
-        true => Ok(Path::new("/").join(name)),
+        true => Ok(directory.join(name)),
         false => Err(RequestError::new(
             FailureCode::InvalidArgument,
             format!("the archive has the name {}", name.display()),

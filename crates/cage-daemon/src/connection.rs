@@ -238,15 +238,17 @@ fn carry_out(
         }
         Request::Signal { pid, signal } => processes.get(pid)?.signal(signal),
         Request::Resize { pid, size } => processes.get(pid)?.resize(size),
-        Request::Pack { paths } => {
+        Request::Pack { paths, except } => {
             let paths: Result<Vec<_>, _> = paths.iter().map(|path| expand(path)).collect();
-            archive::pack(&paths?, stream)
+            let except: Result<_, _> = except.iter().map(|path| expand(path)).collect();
+            archive::pack(&paths?, except?, stream)
         }
-        Request::Unpack { clear } => {
+        Request::Unpack { clear, into } => {
             let clear: Result<Vec<_>, _> = clear.iter().map(|path| expand(path)).collect();
-            match clear {
-                Ok(clear) => archive::unpack(clear, stream),
-                Err(error) => {
+            let into = into.as_deref().map_or(Ok("/".into()), expand);
+            match (clear, into) {
+                (Ok(clear), Ok(into)) => archive::unpack(clear, &into, stream),
+                (Err(error), _) | (_, Err(error)) => {
                     stream.skip_data()?;
                     Err(error)
                 }

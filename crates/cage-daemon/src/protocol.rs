@@ -209,10 +209,16 @@ pub enum Request {
     /// An archive of directories, as far as they are on the file system of each: answered by data.
     Pack {
         paths: Vec<String>,
+        /// Directories that are left out.
+        #[serde(default)]
+        except: Vec<String>,
     },
     /// Data frames with such an archive follow, up to [`Kind::End`]. What is below `clear` is removed first.
     Unpack {
         clear: Vec<String>,
+        /// The directory that its names are below; the root where none is named.
+        #[serde(default)]
+        into: Option<String>,
     },
 }
 

@@ -5,7 +5,7 @@ use crate::error::{ApiError, ApiResult, Code};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,9 +54,18 @@ impl CommandLine {
 
     /// What a command prints. It is carried out to its end also when the client goes away.
     pub(crate) async fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> ApiResult<Vec<u8>> {
+        self.run_in(Path::new("/"), words).await
+    }
+
+    /// The same, in a directory that the command is about.
+    pub(crate) async fn run_in<W: AsRef<OsStr>>(
+        &self,
+        directory: &Path,
+        words: &[W],
+    ) -> ApiResult<Vec<u8>> {
         let words = words.iter().map(|word| word.as_ref().to_owned()).collect();
-        let command_line = self.clone();
-        let ran = tokio::spawn(async move { command_line.execute(words).await });
+        let (command_line, directory) = (self.clone(), directory.to_owned());
+        let ran = tokio::spawn(async move { command_line.execute(&directory, words).await });
         ran.await
             .map_err(|error| ApiError::internal("finish a command", &error))?
     }
@@ -71,7 +80,11 @@ impl CommandLine {
             .map_err(|error| ApiError::internal("read what ironcage prints", &error))
     }
 
-    async fn execute(&self, words: Vec<std::ffi::OsString>) -> ApiResult<Vec<u8>> {
+    async fn execute(
+        &self,
+        directory: &Path,
+        words: Vec<std::ffi::OsString>,
+    ) -> ApiResult<Vec<u8>> {
         let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
         let _turn = turn
             .map_err(|_| {
@@ -87,7 +100,7 @@ impl CommandLine {
         let mut child = Command::new(&self.program)
             .args(words)
             .env("IRONCAGE_ERROR_CODES", "json")
-            .current_dir("/")
+            .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -15,6 +15,7 @@ use std::path::Path;
 const CAGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cages");
 const CHANGES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("changes");
 const SNAPSHOTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("snapshots");
+const TEMPLATES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("templates");
 const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
 /// Names of warm cages that nobody has yet, and since when.
 const WARM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("warm");
@@ -76,7 +77,7 @@ pub(crate) struct CageRecord {
 }
 
 /// A snapshot as it is remembered. Its files are in an archive beside the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotRecord {
     pub(crate) id: String,
     pub(crate) project: String,
@@ -91,6 +92,12 @@ pub(crate) struct SnapshotRecord {
     /// What its cage was made of.
     pub(crate) spec: CreateCage,
     pub(crate) e2b_template: Option<String>,
+    /// What cages of it begin with, besides files.
+    #[serde(default)]
+    pub(crate) state: Option<E2bState>,
+    /// The template that it belongs to: it is not listed then.
+    #[serde(default)]
+    pub(crate) template: Option<String>,
 }
 
 /// What E2B's API says of a sandbox beyond its spec.
@@ -109,6 +116,32 @@ pub(crate) struct E2bState {
     pub(crate) private_ports: bool,
     /// The host name that programs behind its ports see.
     pub(crate) mask_host: Option<String>,
+    /// The build of a template that it is for.
+    pub(crate) building: Option<String>,
+    /// Where commands run that name no directory.
+    pub(crate) workdir: Option<String>,
+    /// What a cage of the template runs at its start, and what succeeds once that is ready.
+    pub(crate) start: Option<String>,
+    pub(crate) ready: Option<String>,
+}
+
+/// A template that was built, as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TemplateRecord {
+    pub(crate) id: String,
+    pub(crate) project: String,
+    pub(crate) name: String,
+    /// Microseconds since the epoch.
+    pub(crate) created: u64,
+    pub(crate) builds: Vec<TemplateBuild>,
+    /// The build that a tag is of, and since when.
+    pub(crate) tags: BTreeMap<String, (String, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TemplateBuild {
+    pub(crate) id: String,
+    pub(crate) snapshot: String,
 }
 
 /// Whose cage worked on a pending change last.
@@ -155,6 +188,7 @@ impl Store {
         write.open_table(CREATIONS).map_err(using)?;
         write.open_table(CHANGES).map_err(using)?;
         write.open_table(SNAPSHOTS).map_err(using)?;
+        write.open_table(TEMPLATES).map_err(using)?;
         write.open_table(WARM).map_err(using)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
@@ -240,6 +274,29 @@ impl Store {
 
     pub(crate) fn remove_snapshot(&self, id: &str) -> Result<(), StoreError> {
         self.write(SNAPSHOTS, |table| table.remove(id).map(drop))
+    }
+
+    pub(crate) fn templates(&self) -> Result<Vec<TemplateRecord>, StoreError> {
+        let read = self.0.begin_read().map_err(using)?;
+        let table = read.open_table(TEMPLATES).map_err(using)?;
+        let mut records = Vec::new();
+        for row in table.iter().map_err(using)? {
+            let (_, value) = row.map_err(using)?;
+            records.push(serde_json::from_slice(value.value())?);
+        }
+        Ok(records)
+    }
+
+    pub(crate) fn put_template(&self, template: &TemplateRecord) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(template)?;
+        self.write(TEMPLATES, |table| {
+            let id = template.id.as_str();
+            table.insert(id, value.as_slice()).map(drop)
+        })
+    }
+
+    pub(crate) fn remove_template(&self, id: &str) -> Result<(), StoreError> {
+        self.write(TEMPLATES, |table| table.remove(id).map(drop))
     }
 
     pub(crate) fn creation(&self, key: &str) -> Result<Option<Creation>, StoreError> {

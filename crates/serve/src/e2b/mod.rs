@@ -10,6 +10,7 @@ mod process;
 mod rpc;
 mod sandboxes;
 mod snapshots;
+mod templates;
 mod transfer;
 
 use crate::api::types::CageState;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 pub(crate) use filesystem::Watchers;
 pub(crate) use interpreter::TEMPLATE as CODE_INTERPRETER;
 pub(crate) use ports::forwarded;
+pub(crate) use templates::Uploads;
 
 /// The version of envd that this is like.
 pub(crate) const ENVD: &str = "0.6.7";
@@ -38,6 +40,7 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
     Router::new()
         .merge(sandboxes::router())
         .merge(interpreter::router())
+        .merge(templates::router())
         .route("/health", get(health))
         .route(
             "/files",

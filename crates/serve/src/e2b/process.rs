@@ -120,9 +120,10 @@ pub(super) async fn start(
         start: StartProcess {
             argv,
             env: environment(&entry, start.process.envs),
-            cwd: Some(rpc::from_home(
-                start.process.cwd.as_deref().unwrap_or_default(),
-            )),
+            cwd: Some(match start.process.cwd.filter(|cwd| !cwd.is_empty()) {
+                Some(cwd) => rpc::from_home(&cwd),
+                None => rpc::from_home(&entry.record().e2b.workdir.unwrap_or_default()),
+            }),
             input: start.stdin.unwrap_or(true),
             terminal,
             tag: start.tag,

@@ -1,7 +1,7 @@
 //! The control plane of E2B's API.
 
 use super::network::{self, Egress, WantedNetwork};
-use super::{E2bError, ENVD, snapshots};
+use super::{E2bError, ENVD, snapshots, templates};
 use crate::api::types::{CageState, CreateCage, OnTimeout};
 use crate::api::{Caller, Json, Path, Query, idempotency_key, metadata_filter};
 use crate::clock;
@@ -13,7 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{get, post, put};
 use ironcage_client::{Cages, ClientError};
 use ironcage_control::{Reply, Request, Stats};
 use serde::Deserialize;
@@ -45,21 +45,6 @@ pub(super) fn router() -> Router<Arc<Engine>> {
         .route("/sandboxes/{id}/fork", post(snapshots::fork))
         .route("/sandboxes/{id}/network", put(network::update))
         .route("/snapshots", get(snapshots::list))
-        .route("/templates", get(not_offered).post(not_offered))
-        .route(
-            "/templates/{id}",
-            delete(snapshots::delete)
-                .get(not_offered)
-                .post(not_offered)
-                .patch(not_offered),
-        )
-        .route(
-            "/templates/{id}/{*rest}",
-            get(not_offered).post(not_offered).delete(not_offered),
-        )
-        .route("/v2/templates", post(not_offered))
-        .route("/v2/templates/{*rest}", post(not_offered))
-        .route("/v3/templates", post(not_offered))
         .route("/volumes", get(not_offered).post(not_offered))
         .route("/volumes/{*rest}", get(not_offered).delete(not_offered))
         .route("/secrets", get(not_offered).post(not_offered))
@@ -160,7 +145,9 @@ async fn create_with(
     let template = wanted.template;
     let named = (!DEFAULT_TEMPLATES.contains(&template.as_str())).then(|| template.clone());
     let snapshot = match named.as_deref() {
-        Some(name) => match snapshots::by_name(&engine, &caller.key, name) {
+        Some(name) => match templates::snapshot_of(&engine, &caller.key, name)?
+            .map_or_else(|| snapshots::by_name(&engine, &caller.key, name), Ok)
+        {
             Ok(found) => Some(found),
             Err(error) if error.code == Code::NotFound => None,
             Err(error) => return Err(error.into()),

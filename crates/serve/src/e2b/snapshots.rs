@@ -1,6 +1,5 @@
 //! Snapshots and forks of E2B's API. They have files, and no memory.
 
-use super::E2bError;
 use super::network;
 use super::sandboxes::{Answer, Shared, find, not_yet, sandbox};
 use crate::api::{Caller, Json, Path, Query};
@@ -22,13 +21,10 @@ const TAG: &str = "default";
 pub(super) fn by_name(engine: &Engine, key: &Key, text: &str) -> ApiResult<SnapshotRecord> {
     let name = match text.rsplit_once(':') {
         Some((name, TAG | "latest")) => name,
-        Some(_) => text,
-        None => text,
+        _ => text,
     };
-    let name = match name.split_once('/') {
-        Some((project, name)) if project == key.project => name,
-        _ => name,
-    };
+    let own = name.strip_prefix(&*key.project);
+    let name = own.and_then(|rest| rest.strip_prefix('/')).unwrap_or(name);
     engine.find_snapshot(key, name)
 }
 
@@ -154,16 +150,4 @@ pub(super) async fn fork(
         });
     }
     Ok((StatusCode::CREATED, axum::Json(answers)).into_response())
-}
-
-/// Deletes a snapshot, which is a template there.
-pub(super) async fn delete(
-    caller: Caller,
-    State(engine): Shared,
-    Path(id): Path<String>,
-) -> Answer<StatusCode> {
-    caller.needs(Scope::Cages)?;
-    let snapshot = by_name(&engine, &caller.key, &id).map_err(E2bError)?;
-    engine.delete_snapshot(&snapshot).await?;
-    Ok(StatusCode::NO_CONTENT)
 }

@@ -80,7 +80,7 @@ impl Engine {
         let Order {
             mut spec,
             e2b_template,
-            e2b,
+            mut e2b,
             idempotency_key,
         } = order;
         let body = serde_json::to_vec(&(&spec, &e2b_template, &e2b))
@@ -92,7 +92,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
-        let restoring = self.from_snapshot(key, &mut spec)?;
+        let restoring = self.from_snapshot(key, &mut spec, &mut e2b)?;
         let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {
             random_hex(bytes).map_err(|error| ApiError::internal("get random bytes", &error))

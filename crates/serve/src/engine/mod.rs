@@ -10,12 +10,14 @@ mod life;
 mod quota;
 mod recover;
 mod snapshots;
+mod templates;
 mod warm;
 mod words;
 
 pub(crate) use changes::ListedChange;
 pub(crate) use create::Order;
 pub(crate) use snapshots::MOST_FORKS;
+pub(crate) use templates::{BuildStatus, KnownBuild, TemplateSource, TemplateStep};
 pub(crate) use warm::check_warm;
 
 use crate::api::types::{self, CageState, OnTimeout};
@@ -76,7 +78,7 @@ pub(crate) struct Engine {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) projects: Projects,
-    store: Store,
+    pub(crate) store: Store,
     cages: RwLock<HashMap<String, Arc<Entry>>>,
     /// Cages that are being created.
     creating: quota::Creations,
@@ -84,6 +86,10 @@ pub(crate) struct Engine {
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
     warm: warm::WarmPools,
+    /// Builds of templates that this service knows.
+    pub(crate) builds: templates::Builds,
+    /// Places for files of templates.
+    pub(crate) uploads: crate::e2b::Uploads,
 }
 
 /// A cage of the table.
@@ -193,6 +199,8 @@ impl Engine {
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
             warm: warm::WarmPools::new(&settings),
+            builds: templates::Builds::default(),
+            uploads: crate::e2b::Uploads::default(),
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),

@@ -51,7 +51,7 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> ApiError {
     }
 }
 
-pub(crate) fn check_snapshot_name(name: &str) -> ApiResult<()> {
+pub(super) fn check_snapshot_name(name: &str) -> ApiResult<()> {
     let begins = name.starts_with(|first: char| first.is_ascii_alphanumeric());
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match begins && name.len() <= LONGEST_NAME && name.bytes().all(allowed) {
@@ -66,7 +66,7 @@ pub(crate) fn check_snapshot_name(name: &str) -> ApiResult<()> {
 fn places(entry: &Entry) -> Vec<String> {
     let record = entry.record();
     let mut places = vec![record.home, "/tmp".to_owned()];
-    if record.spec.directory.is_none() {
+    if record.spec.directory.is_none() && record.e2b.building.is_none() {
         places.push(record.workspace);
     }
     places
@@ -101,7 +101,8 @@ impl Engine {
     pub(crate) fn snapshots(&self, key: &Key) -> ApiResult<Vec<SnapshotRecord>> {
         let mut found = self.store.snapshots().map_err(store_error)?;
         found.retain(|record| {
-            !record.temporary && (key.may(Scope::Admin) || record.project == key.project)
+            let listed = !record.temporary && record.template.is_none();
+            listed && (key.may(Scope::Admin) || record.project == key.project)
         });
         found.sort_by_key(|record| (std::cmp::Reverse(record.created), record.id.clone()));
         Ok(found)
@@ -153,7 +154,7 @@ impl Engine {
             .map_err(|error| ApiError::internal("take a snapshot", &error))?
     }
 
-    async fn take_snapshot(
+    pub(super) async fn take_snapshot(
         &self,
         entry: &Arc<Entry>,
         name: Option<String>,
@@ -207,6 +208,14 @@ impl Engine {
                 ..record.spec
             },
             e2b_template: record.e2b_template,
+            // What its commands ran in, and at its start.
+            state: Some(E2bState {
+                workdir: record.e2b.workdir,
+                start: record.e2b.start,
+                ready: record.e2b.ready,
+                ..E2bState::default()
+            }),
+            template: None,
         };
         self.store.put_snapshot(&snapshot).map_err(store_error)?;
         Ok(snapshot)
@@ -222,7 +231,11 @@ impl Engine {
         let mut part = UnfinishedArchive(Some(path.clone()));
         let daemon = entry.running()?;
         let paths = places(entry);
-        let mut link = daemon.send(&Request::Pack { paths }).await?;
+        let record = entry.record();
+        // That of a build is a place that no other cage has.
+        let except = record.e2b.building.map(|_| record.workspace);
+        let except = except.into_iter().collect();
+        let mut link = daemon.send(&Request::Pack { paths, except }).await?;
         let mut bytes = 0;
         loop {
             match link.receive(Some(STALLED)).await? {
@@ -259,16 +272,26 @@ impl Engine {
         snapshot: &SnapshotRecord,
         clear: bool,
     ) -> ApiResult<()> {
-        let daemon = entry.running()?;
-        let read = failed("read a snapshot");
-        let mut file = File::open(self.snapshot_file(&snapshot.id, ARCHIVE))
-            .await
-            .map_err(&read)?;
         let clear = match clear {
             true => places(entry),
             false => Vec::new(),
         };
-        let mut link: Link = daemon.send(&Request::Unpack { clear }).await?;
+        let path = self.snapshot_file(&snapshot.id, ARCHIVE);
+        self.unpack_at(entry, &path, clear, None).await
+    }
+
+    /// Unpacks an archive of the service in a cage.
+    pub(super) async fn unpack_at(
+        &self,
+        entry: &Entry,
+        path: &Path,
+        clear: Vec<String>,
+        into: Option<String>,
+    ) -> ApiResult<()> {
+        let daemon = entry.running()?;
+        let read = failed("read an archive");
+        let mut file = File::open(path).await.map_err(&read)?;
+        let mut link: Link = daemon.send(&Request::Unpack { clear, into }).await?;
         let mut buffer = vec![0; CHUNK];
         loop {
             let count = file.read(&mut buffer).await.map_err(&read)?;
@@ -290,6 +313,7 @@ impl Engine {
         &self,
         key: &Key,
         spec: &mut CreateCage,
+        e2b: &mut E2bState,
     ) -> ApiResult<Option<String>> {
         let Some(text) = &spec.snapshot else {
             return Ok(None);
@@ -307,6 +331,9 @@ impl Engine {
         spec.limits = spec.limits.take().or(base.limits);
         for (name, value) in base.env {
             spec.env.entry(name).or_insert(value);
+        }
+        if let Some(state) = snapshot.state {
+            (e2b.workdir, e2b.start, e2b.ready) = (state.workdir, state.start, state.ready);
         }
         spec.snapshot = Some(snapshot.id.clone());
         Ok(Some(snapshot.id))
@@ -328,6 +355,14 @@ impl Engine {
         let done = match done {
             Ok(()) => self.change(entry, |record| record.restoring = None),
             Err(error) => Err(error),
+        };
+        let record = entry.record();
+        let done = match done {
+            // The steps of a build follow first.
+            Ok(()) if record.e2b.building.is_none() => {
+                super::templates::start_command(entry, &record.e2b, &record.spec.env).await
+            }
+            done => done,
         };
         drop(turn);
         if done.is_err() {

@@ -62,8 +62,13 @@ pub(super) fn words(
             flag("--workspace-mode", &mode.name());
         }
         None => {
-            flag("--workspace", &settings.empty());
-            flag("--cwd", &settings.empty());
+            let workspace = match &record.e2b.building {
+                // The writable image of a cage belongs to its workspace.
+                Some(build) => settings.workspaces.join(format!("build-{build}")),
+                None => settings.empty(),
+            };
+            flag("--workspace", &workspace);
+            flag("--cwd", &workspace);
             flag("--workspace-mode", &WorkspaceMode::Scratch.name());
         }
     }
@@ -105,6 +110,9 @@ pub(super) fn words(
             .deny
             .iter()
             .for_each(|host| flag("--deny-host", host));
+    }
+    if record.e2b.building.is_some() && spec.image.is_some() {
+        words.extend(["--writable-image", "--root-inside"].map(OsString::from));
     }
     words.push("--".into());
     words.push((&settings.inside).into());
