@@ -1,6 +1,6 @@
 //! Templates that are built by the API: a cage in which steps run once, and what is kept of it (ADR 62).
 //!
-//! A build is a cage whose image can be written. What its steps wrote to the image becomes an image of
+//! A build is a cage whose image can be written. Writes of its steps to the image become an image of
 //! the store, and what they wrote elsewhere a snapshot; cages of the template start with both.
 
 use super::{Engine, Entry, Order, store_error};
