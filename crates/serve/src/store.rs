@@ -113,6 +113,8 @@ pub(crate) struct E2bState {
     /// Hosts as they were named.
     pub(crate) allow_out: Vec<String>,
     pub(crate) deny_out: Vec<String>,
+    /// Numbers of the rules that were added for them.
+    pub(crate) rules: Vec<u32>,
     /// Whether the rules of the cage do not follow from these hosts yet.
     pub(crate) rules_pending: bool,
     /// Whether its ports need its token.

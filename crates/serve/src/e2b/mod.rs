@@ -159,18 +159,22 @@ async fn addressed(
         let message = "the request names no sandbox: E2b-Sandbox-Id, or PORT-ID as the host name";
         return Err(E2bError(ApiError::invalid(message)).into_response());
     };
-    let entry = awake(engine, &id).await?;
+    let entry = awake(engine, &id, |entry| has_token(headers, entry)).await?;
     match port == route {
         true => Ok(entry),
         false => Err(closed(&id, port)),
     }
 }
 
-/// A cage that runs, or whose requests resume it.
-async fn awake(engine: &Arc<Engine>, id: &str) -> Result<Arc<Entry>, Response> {
+/// A cage that runs, or that requests resume: those that `may` do so.
+async fn awake(
+    engine: &Arc<Engine>,
+    id: &str,
+    may: impl Fn(&Entry) -> bool,
+) -> Result<Arc<Entry>, Response> {
     let entry = engine.any_cage(id).ok_or_else(|| gone(id))?;
     let record = entry.record();
-    if entry.state() == CageState::Paused && record.e2b.auto_resume {
+    if entry.state() == CageState::Paused && record.e2b.auto_resume && may(&entry) {
         let failed = |error: ApiError| E2bError(error).into_response();
         engine.resume(&entry).await.map_err(failed)?;
         let seconds = record.spec.timeout.unwrap_or(crate::engine::TIMEOUT);

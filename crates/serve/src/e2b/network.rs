@@ -22,8 +22,6 @@ use std::sync::Arc;
 
 /// Hosts of one sandbox.
 const MOST_HOSTS: usize = 512;
-/// Who added the rules of the API.
-const OPERATOR: &str = "operator";
 
 /// A network as it is asked for, at the creation and in an update.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -142,6 +140,11 @@ impl Egress {
         })
     }
 
+    fn allows(&self) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|(verdict, _)| *verdict == NetworkVerdict::Allowed)
+    }
+
     /// Refuses hosts that a key may not give.
     pub(super) fn check(&self, engine: &Engine, key: &Key) -> ApiResult<()> {
         let ceiling = engine.projects.of_request(&key.project)?.ceiling;
@@ -196,7 +199,9 @@ pub(super) async fn settle(engine: &Arc<Engine>, entry: &Arc<Entry>) -> ApiResul
     };
     let egress = Egress::new(state.internet, wanted)?;
     let settled = match apply(entry, &egress).await {
-        Ok(()) => engine.note_e2b(entry, |state| state.rules_pending = false),
+        Ok(rules) => engine.note_e2b(entry, |state| {
+            (state.rules, state.rules_pending) = (rules, false);
+        }),
         Err(error) => Err(error),
     };
     if settled.is_err() {
@@ -205,15 +210,14 @@ pub(super) async fn settle(engine: &Arc<Engine>, entry: &Arc<Entry>) -> ApiResul
     settled
 }
 
-/// Replaces the rules that the API added. What is denied is denied first, and what was allowed goes
-/// last, so no host is reached in between that is reached neither before nor after.
-async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<()> {
+/// Replaces the rules that this API added, and returns the numbers of the new ones. Rules of an operator
+/// stay. Denials come first, and earlier permissions go last, so no host is reached in between that is
+/// reached neither before nor after.
+async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<Vec<u32>> {
     let (mut rules, open) = (egress.rules.clone(), egress.open);
     let is_open =
         entry.record().spec.network.and_then(|network| network.mode) == Some(NetworkMode::Open);
-    let allows = rules
-        .iter()
-        .any(|(verdict, _)| *verdict == NetworkVerdict::Allowed);
+    let allows = egress.allows();
     let conflict = |why: &str| {
         ApiError::new(Code::Conflict, format!("cannot change the network: {why}"))
             .hint("create another sandbox with the network that is needed")
@@ -239,8 +243,10 @@ async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<()> {
         (true, true) | (false, false) => {}
     }
     rules.sort_by_key(|(verdict, _)| *verdict == NetworkVerdict::Allowed);
+    let own = entry.record().e2b.rules;
     ask(entry, move |cage| {
         let found = network_rules(cage)?;
+        let mut new = Vec::new();
         for (verdict, rule) in rules {
             let requests = None;
             let added = NetworkRequest::Add {
@@ -248,21 +254,30 @@ async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<()> {
                 rule,
                 requests,
             };
-            change(cage, added)?;
+            match change(cage, added) {
+                Ok(numbers) => new.extend(numbers),
+                Err(error) => {
+                    // As it was before, as far as that is possible.
+                    if !new.is_empty() {
+                        let _ = change(cage, NetworkRequest::Remove { numbers: new });
+                    }
+                    return Err(error);
+                }
+            }
         }
-        let earlier = found.live.iter().filter(|rule| rule.origin == OPERATOR);
-        let numbers: Vec<_> = earlier.map(|rule| rule.number).collect();
-        match numbers.is_empty() {
-            true => Ok(()),
-            false => change(cage, NetworkRequest::Remove { numbers }),
+        let earlier = found.live.iter().map(|rule| rule.number);
+        let numbers: Vec<_> = earlier.filter(|number| own.contains(number)).collect();
+        if !numbers.is_empty() {
+            change(cage, NetworkRequest::Remove { numbers })?;
         }
+        Ok(new)
     })
     .await
 }
 
-fn change(cage: &Connection, request: NetworkRequest) -> Result<(), ClientError> {
+fn change(cage: &Connection, request: NetworkRequest) -> Result<Vec<u32>, ClientError> {
     match cage.ask_network(request)? {
-        Reply::NetworkChanged { .. } => Ok(()),
+        Reply::NetworkChanged { numbers, .. } => Ok(numbers),
         other => Err(ClientError::Answer(format!("{other:?}"))),
     }
 }
@@ -280,9 +295,13 @@ pub(super) async fn update(
     let egress = Egress::new(None, wanted)?;
     egress.network(engine.settings.internet)?;
     egress.check(&engine, &caller.key)?;
+    if egress.allows() && entry.has_own_policy() {
+        caller.needs(Scope::Host)?;
+    }
     let _turn = entry.rules.lock().await;
-    apply(&entry, &egress).await?;
+    let rules = apply(&entry, &egress).await?;
     engine.note_e2b(&entry, |state| {
+        state.rules = rules;
         let ports = (state.private_ports, state.mask_host.clone());
         egress.note(state);
         // An update is about what goes out.

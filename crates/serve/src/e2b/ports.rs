@@ -54,9 +54,12 @@ async fn forward(
     port: u16,
     request: Request,
 ) -> Result<Response, Response> {
-    let entry = awake(engine, id).await?;
+    let headers = request.headers();
+    let may =
+        |entry: &Entry| !entry.record().e2b.private_ports || has_traffic_token(headers, entry);
+    let entry = awake(engine, id, may).await?;
     let e2b = entry.record().e2b;
-    if e2b.private_ports && !has_traffic_token(request.headers(), &entry) {
+    if !may(&entry) {
         let message = "the traffic access token is missing or not valid";
         return Err((StatusCode::FORBIDDEN, message).into_response());
     }
