@@ -98,7 +98,8 @@ either! {
     }
 
     fn a_judge_that_fails_has_a_person_asked(stage) {
-        for judge in ["exit 1", "echo yes", "sleep 600", "echo '{\"verdict\":\"allow\"}'; kill -9 $$"] {
+        for judge in ["head -c 10000 /dev/zero | tr '\\0' x",
+            "exit 1", "echo yes", "sleep 600", "echo '{\"verdict\":\"allow\"}'; kill -9 $$"] {
             let cage = Cage::start(stage, judge);
             let said = cage.read("given/file");
             assert!(said.contains("lease-still-pending") && said.contains("the judge "), "{judge}: {said}");

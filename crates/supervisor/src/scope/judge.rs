@@ -239,28 +239,4 @@ mod tests {
         let long = format!("{{\"verdict\":\"deny\",\"why\":\"{}\"}}", "x".repeat(4000));
         assert_eq!(said(&long), LeaseOpinion::Deny("x".repeat(LONGEST_REASON)));
     }
-
-    #[test]
-    fn a_command_that_fails_or_says_too_much_has_a_person_asked() {
-        let run = |script: &str| {
-            let words = ["/bin/sh", "-c", script].map(str::to_owned);
-            read(answer(&words, b"{}"))
-        };
-        assert_eq!(
-            run("cat >/dev/null; echo '{\"verdict\":\"allow\"}'"),
-            LeaseOpinion::Allow
-        );
-        // One that does not read its question is not waited for.
-        assert_eq!(run("echo '{\"verdict\":\"allow\"}'"), LeaseOpinion::Allow);
-        for script in [
-            "echo '{\"verdict\":\"allow\"}'; exit 1",
-            "kill -9 $$",
-            "head -c 10000 /dev/zero | tr '\\0' x",
-            "exit 0",
-        ] {
-            assert!(matches!(run(script), LeaseOpinion::Ask(_)), "{script}");
-        }
-        let absent = read(answer(&["/no/such".to_owned()], b"{}"));
-        assert_eq!(absent, LeaseOpinion::Ask("could not be started".into()));
-    }
 }
