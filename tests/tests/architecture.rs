@@ -406,6 +406,11 @@ const READERS: &[(&str, &str)] = &[
         "runs as the agent, for which it reads and writes what it names",
     ),
     (
+        "crates/inside/src/container_exec.rs",
+        "the kernel's files, and the runtime's, on a tmpfs that no agent sees",
+    ),
+    ("crates/inside/src/container_init.rs", "the kernel's files"),
+    (
         "crates/serve/src/keys.rs",
         "its own files, in a directory of its own",
     ),
