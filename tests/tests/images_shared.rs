@@ -56,13 +56,14 @@ impl Two {
             .finish(DEADLINE)
     }
 
-    fn held(&self, stage: &Stage) -> Running {
+    /// A cage that runs until its input ends. It ends earlier if nobody is left to read its output.
+    fn held(&self, stage: &Stage) -> (Running, impl std::io::Read + use<>) {
         let mut command =
             self.with(stage.cage(&["-q", "--image", &self.digest], &["-c", "echo ready; cat"]));
         let mut running = Running::start(command.stdin(Stdio::piped()));
         let (mut first, mut output) = ([0_u8; 6], running.stdout());
         output.read_exact(&mut first).expect("ready");
-        running
+        (running, output)
     }
 
     /// Files of the shared store, but for locks of users.
@@ -178,7 +179,7 @@ sys.stdin.read()
     assert_eq!(ran.ok().stdout(), "upper\n");
     // In use by each of them, one after the other.
     for (stage, who) in [(&two.user, own), (&two.root, uid)] {
-        let mut cage = two.held(stage);
+        let (mut cage, _output) = two.held(stage);
         two.image(&two.root, &["unshare", &two.digest])
             .ended(125)
             .says(&format!("a running cage of user {who} uses it"));

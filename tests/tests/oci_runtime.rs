@@ -351,6 +351,23 @@ fn what_ironcage_adds_is_in_force_and_the_operator_alone_takes_it_off() {
     let relaxed = said(&relaxed);
     assert!(relaxed.contains("NoNewPrivs:\t0"), "{relaxed}");
     assert!(!relaxed.contains("mount: permission denied"), "{relaxed}");
+    // Without no_new_privs its own filter comes first, and may deny what a search for programs uses.
+    let filter = serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{ "names": ["faccessat2"], "action": "SCMP_ACT_ERRNO" }] });
+    place.configure(&["echo", "found"], serde_json::json!({}));
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&fs::read(place.path("bundle/config.json")).expect("read"))
+            .expect("JSON");
+    config["linux"]["seccomp"] = filter;
+    fs::write(place.path("bundle/config.json"), config.to_string()).expect("written");
+    let found = place.runtime(&[
+        "--policy-file",
+        &place.text("node.toml"),
+        "run",
+        "--bundle",
+        &place.text("bundle"),
+        &place.name,
+    ]);
+    assert_eq!(said(&found), "found\n");
     for (annotations, why) in [
         (
             serde_json::json!({ "dev.ironcage.policy": "no-new-privs = false" }),

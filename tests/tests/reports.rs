@@ -62,7 +62,7 @@ either! {
         ironcage(stage, &["run", "-q", "--observe", "--policy", &policy, "--", "sh", "-c", &script]).ok();
         let report = report(stage);
         assert_eq!(entry(&report, "/data/rows")["use"], "exact", "{report:#}");
-        assert_eq!(entry(&report, "/out")["use"], "within", "{report:#}");
+        assert_eq!(entry(&report, "/out/copy")["use"], "exact", "{report:#}");
         let leases = report["leases"].as_array().expect("leases");
         assert_eq!(leases.len(), 2, "{report:#}");
         assert!(leases.iter().all(|lease| lease["end"] == "revoked"), "{leases:#?}");

@@ -152,7 +152,7 @@ fn violation(description: &Value, schema: &Value, value: &Value, place: &str) ->
     let kinds = kinds(schema);
     if !kinds.is_empty()
         && !kinds.contains(&kind)
-        && !(kind == "integer" && kinds.contains(&"number"))
+        && (kind != "integer" || !kinds.contains(&"number"))
     {
         return Some(format!("{place}: {value} is not {kinds:?}"));
     }

@@ -169,14 +169,23 @@ fn send(args: &Args, signal: i32) -> bool {
     true
 }
 
-/// Whether gVisor's container has ended, as it does when its kernel is killed over a limit.
+/// Whether gVisor's container has ended, as it does when its kernel is killed over a limit. Until the
+/// kernel's process is collected, runsc takes it for one that runs.
 fn is_gone(args: &Args) -> bool {
     let mut state = args.call("state");
     let output = quiet(state.arg(&args.name)).stdout(Stdio::piped()).output();
-    let running = output.is_ok_and(|output| {
-        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("\"running\"")
-    });
-    !running
+    let Ok(output) = output else {
+        return false;
+    };
+    let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    if state["status"] != "running" {
+        return true;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", state["pid"])).unwrap_or_default();
+    // After the name, which is in brackets and may hold anything.
+    stat.rsplit(") ")
+        .next()
+        .is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
 }
 
 fn quiet(command: &mut Command) -> &mut Command {

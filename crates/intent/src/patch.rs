@@ -116,7 +116,7 @@ pub(crate) fn read(text: &str, here: &Context) -> Option<Vec<PatchedFile>> {
     }
     let whole = |file: &PatchedFile| match &file.work {
         PatchWork::Update { hunks, to } => {
-            !(hunks.is_empty() && to.is_none()) && !hunks.iter().any(Hunk::is_empty)
+            (!hunks.is_empty() || to.is_some()) && !hunks.iter().any(Hunk::is_empty)
         }
         PatchWork::Add { .. } | PatchWork::Delete => true,
     };
@@ -151,11 +151,7 @@ fn change(file: &mut PatchedFile, line: &str) -> Option<()> {
                 hunks.push(Hunk::default());
             }
             let hunk = hunks.last_mut()?;
-            let (kind, rest) = match line.split_at_checked(1) {
-                Some(parts) => parts,
-                // An empty line of the context.
-                None => (" ", ""),
-            };
+            let (kind, rest) = line.split_at_checked(1).unwrap_or((" ", ""));
             if kind != "+" {
                 hunk.old.push(rest.to_owned());
             }

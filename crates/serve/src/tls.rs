@@ -31,7 +31,7 @@ pub(crate) enum TlsError {
 }
 
 /// What tells one state of the files from another.
-type FileStamp = [(u64, i64, i64, u64); 2];
+type TlsStamp = [(u64, i64, i64, u64); 2];
 
 /// The certificate of the service.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Tls {
 
 struct Loaded {
     config: Arc<ServerConfig>,
-    stamp: FileStamp,
+    stamp: TlsStamp,
     looked: Instant,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Loaded {
     }
 }
 
-fn stamp(certificate: &Path, key: &Path) -> Result<FileStamp, TlsError> {
+fn stamp(certificate: &Path, key: &Path) -> Result<TlsStamp, TlsError> {
     let of = |path: &Path| {
         let found = fs::metadata(path).map_err(|source| TlsError::File {
             path: path.to_owned(),

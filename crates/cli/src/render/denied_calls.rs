@@ -10,14 +10,14 @@ const MOST_CALLS: usize = 3;
 const MOST_PROGRAMS: usize = 3;
 
 #[derive(Default)]
-struct DeniedCall<'a> {
+struct DeniedSyscall<'a> {
     count: u64,
     programs: Vec<&'a str>,
 }
 
 /// The lines: one for each call that a group of calls allows, then one for all others.
 pub(crate) fn lines(denied: &[Denial], id: &str) -> Vec<String> {
-    let mut calls: BTreeMap<&str, DeniedCall<'_>> = BTreeMap::new();
+    let mut calls: BTreeMap<&str, DeniedSyscall<'_>> = BTreeMap::new();
     for denial in denied {
         let call = calls.entry(&denial.syscall).or_default();
         call.count = call.count.saturating_add(denial.count);

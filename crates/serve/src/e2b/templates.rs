@@ -333,7 +333,7 @@ fn steps(written: Vec<WrittenStep>) -> ApiResult<Vec<TemplateStep>> {
             }
             "ENV" => {
                 let args: Vec<String> = args.collect();
-                if args.len() % 2 != 0 {
+                if !args.len().is_multiple_of(2) {
                     return Err(wrong("a variable has no value"));
                 }
                 let pairs = args.chunks_exact(2).filter_map(|pair| match pair {

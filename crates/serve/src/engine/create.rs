@@ -92,7 +92,7 @@ impl Engine {
         {
             return self.created_earlier(&earlier, &request);
         }
-        let restoring = self.from_snapshot(key, &mut spec, &mut e2b)?;
+        let restoring = self.start_from(key, &mut spec, &mut e2b)?;
         let template_policy = self.resolve_template(&mut spec, &key.project)?;
         let (memory, _counted) = self.reserve(key, &mut spec)?;
         let random = |bytes| {

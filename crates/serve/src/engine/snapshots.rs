@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// What a cage is made of that starts with a snapshot: what is not named is as it was.
-    pub(super) fn from_snapshot(
+    pub(super) fn start_from(
         &self,
         key: &Key,
         spec: &mut CreateCage,
