@@ -391,7 +391,7 @@ either! {
             json!({ "directory": "/etc" }),
             json!({ "policy": "" }),
             json!({ "network": { "mode": "open" } }),
-            json!({ "network": { "allow": ["0.0.0.0/0"] } }),
+            json!({ "network": { "allow": ["10.0.0.0/8"] } }),
         ] {
             service.send(&one, "POST", "/v1/cages", json_type, spec.to_string().as_bytes()).refused(403, "forbidden");
         }
