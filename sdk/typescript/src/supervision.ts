@@ -178,6 +178,8 @@ export async function* follow(client: Client, parts: string[], after?: string, s
     try {
       const headers: Record<string, string> = last === undefined ? {} : { "last-event-id": last };
       for await (const event of client.events(parts, { headers, ...(signal && { signal }) })) {
+        // What came before the end was asked for, and was not read yet, is not wanted any more.
+        if (signal?.aborted) return;
         if (event.event === "error") {
           const error = errorOf(408, new Headers(), JSON.stringify(event.data));
           if (error.code !== "too_slow") throw error;
