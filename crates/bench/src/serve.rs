@@ -172,7 +172,7 @@ fn docker() -> Result<(PathBuf, Vec<OsString>, String), ArmError> {
     Ok((program.clone(), words.map(OsString::from).into(), about))
 }
 
-/// Counts on so many threads what each of `count` measurements took: the times, and the seconds of all.
+/// Takes `count` measurements on several threads: the time of each, and the seconds of all.
 fn together(
     count: usize,
     clients: usize,

@@ -176,7 +176,7 @@ mod tests {
         std::iter::from_fn(|| decoder.next_frame().unwrap()).collect()
     }
 
-    /// A socket that takes so many bytes, then no more, and has these to read.
+    /// A socket that takes this number of bytes, then no more, and has these to read.
     struct Narrow(usize, io::Cursor<Vec<u8>>);
 
     impl Write for Narrow {

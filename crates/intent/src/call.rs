@@ -97,8 +97,8 @@ impl Call {
     }
 }
 
-/// The name of an item of OpenAI's responses. A tool in a namespace is not the one of that name outside of it: `run_command` in
-/// `mcp__notes` is a tool of the server `notes`, and no shell.
+/// The name of an item of OpenAI's responses. The namespace is part of it: `run_command` in `mcp__notes` is a tool of the server
+/// `notes`, and no shell.
 fn full_name(value: &Value) -> Option<String> {
     let name = value.get("name")?.as_str()?;
     match value.get("namespace") {

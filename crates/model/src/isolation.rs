@@ -12,7 +12,7 @@ pub enum Isolation {
     Landlock,
     /// A root of its own in a user and mount namespace, and nothing else apart.
     Chroot,
-    /// An OCI runtime of the host's (crun, runc or runsc) runs a bundle that is made of the plan.
+    /// An OCI runtime of the host (crun, runc or runsc) runs a bundle that is made of the plan.
     Oci,
     /// Every namespace that the kernel has.
     Namespace,

@@ -138,7 +138,7 @@ impl Limits {
         self.taken(taken, "too many requests without a valid key".to_owned())
     }
 
-    /// Counts a creation of a project that may have so many in a minute.
+    /// Counts a creation of a project that may have this number in a minute.
     pub(crate) fn creation(&self, project: &str, per_minute: u32) -> ApiResult<()> {
         let most = f64::from(per_minute);
         let taken = self

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A place is kept for each so many lines.
+/// A place is kept at each interval of this number of lines.
 const STEP: u64 = 1000;
 /// Lines that are held at once.
 const BATCH: u64 = 64;

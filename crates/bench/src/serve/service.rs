@@ -35,7 +35,7 @@ fn failed(reason: ArmError) -> BenchError {
 }
 
 impl Service {
-    /// Starts one that keeps so many cages warm.
+    /// Starts one that keeps this number of cages warm.
     pub(super) fn start(
         program: &Path,
         scratch: &Scratch,

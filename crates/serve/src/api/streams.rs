@@ -32,7 +32,7 @@ pub(crate) struct CageEvents {
     pub(crate) from: Option<u64>,
 }
 
-/// Why a stream ends or begins anew.
+/// Why a stream ends or begins again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct StreamEnd {
     pub(crate) reason: String,

@@ -195,7 +195,7 @@ impl Engine {
     }
 }
 
-/// When a cage of this age has had so many seconds, whatever moved its end meanwhile.
+/// When a cage of this age has had this number of seconds, whatever moved its end meanwhile.
 pub(super) fn last_end(created: u64, seconds: u32) -> u64 {
     created.saturating_add(u64::from(seconds) * 1_000_000)
 }

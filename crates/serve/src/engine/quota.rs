@@ -100,7 +100,7 @@ fn bounded(spec: &mut CreateCage, project: &Project, counted: bool) -> ApiResult
     }
     check_time(ceiling, spec.timeout.unwrap_or(TIMEOUT))?;
     if ceiling.memory.is_none() && !counted {
-        // It may be a share of the host's, which nobody asks for here.
+        // It may be a share of the host memory, which nobody asks for here.
         return Ok(named_memory(spec).ok().flatten().unwrap_or(MEMORY));
     }
     let most = ceiling.memory.unwrap_or(u64::MAX);
@@ -323,7 +323,7 @@ mod tests {
             bounded(&mut with_memory("64M"), &ceiling, true).unwrap(),
             64 << 20
         );
-        // A share of the host's is not counted, and more is above the ceiling.
+        // A share of the host memory is not counted, and more is above the ceiling.
         let code = |spec: &str, project: &Project, counted| {
             bounded(&mut with_memory(spec), project, counted).map_err(|error| error.code)
         };
