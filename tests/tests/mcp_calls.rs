@@ -150,4 +150,26 @@ either! {
         assert_eq!(text(&told[2]), r#"{"a": 1}"#, "{}", told[2]);
         assert_eq!(code(&told[3]), "tool-flow-approval-required", "an approval is for one call");
     }
+
+    fn a_completion_is_a_way_out_like_a_call(stage) {
+        let rules = "allow = [\"*\"]\nprompts = [\"open\"]\nprivate = [\"read_mail\"]\nuntrusted = [\"browse\"]\nsends = [\"completion/*\"]\n";
+        prepare(stage, &["read_mail", "browse"], rules, "");
+        let one = |tool: &str| call(tool, json!({"a": 1}));
+        let complete = || format!(
+            "completion/complete {}",
+            json!({"ref": {"type": "ref/prompt", "name": "open"}, "argument": {"name": "a", "value": "the mail"}})
+        );
+        let told = gateway(stage, &[one("browse"), complete(), one("read_mail"), complete()]);
+        assert_eq!(told[1].pointer("/completion/values/0"), Some(&json!("the mail")), "{}", told[1]);
+        assert_eq!(code(&told[3]), "tool-flow-approval-required", "{}", told[3]);
+        // Both are in the log, as calls are.
+        let last = ironcage(stage, &["audit", "list"]).ok().stdout();
+        let logs: String = last
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .map(|id| ironcage(stage, &["audit", "show", id, "--json"]).stdout())
+            .collect();
+        let method = r#""method":"completion/complete""#;
+        assert_eq!(logs.matches(method).count(), 2, "{logs}");
+    }
 }

@@ -46,7 +46,25 @@ impl Flows {
         })
     }
 
-    /// Remembers what a call brings, before it is made.
+    /// Lets a call begin, and remembers what it brings. In one step, so that no other call comes between.
+    ///
+    /// # Errors
+    /// Why a person is asked about it, where nobody approved that.
+    pub fn begin(
+        &mut self,
+        server: &str,
+        tool: &str,
+        flow: Flow,
+        approved: bool,
+    ) -> Result<(), ToolReason> {
+        if !approved && let Some(reason) = self.ask(tool, flow) {
+            return Err(reason);
+        }
+        self.mark(server, tool, flow);
+        Ok(())
+    }
+
+    /// Remembers what a call brings.
     pub fn mark(&mut self, server: &str, tool: &str, flow: Flow) {
         let name = || Some(format!("{tool} of {server}"));
         if flow.brings.private && self.private.is_none() {
@@ -204,6 +222,18 @@ mod tests {
         assert!(flows.taint().private && flows.taint().untrusted);
         assert!(flows.ask("send_mail", flow("send_mail")).is_some());
         assert_eq!(flows.ask("read_mail", flow("read_mail")), None);
+        // A call that waited meanwhile does not begin without a person's word.
+        assert!(
+            flows
+                .begin("s", "send_mail", flow("send_mail"), false)
+                .is_err()
+        );
+        flows
+            .begin("s", "send_mail", flow("send_mail"), true)
+            .unwrap();
+        flows
+            .begin("s", "read_mail", flow("read_mail"), false)
+            .unwrap();
         assert_eq!(policy.flow("other", "send_mail"), Flow::default());
     }
 }

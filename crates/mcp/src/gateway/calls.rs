@@ -120,8 +120,9 @@ impl Gateway {
         }
         let flow = settings.policy.flow(&entry.server, &entry.tool);
         let needs = settings.policy.needs(&call);
-        let mut asker = Asker::Call;
+        let (mut asker, mut flow_approved) = (Asker::Call, false);
         if let Some(reason) = self.asks(&entry, &verdict.decision, flow) {
+            flow_approved = matches!(reason, ToolReason::FlowAsks { .. });
             let waiting = waiting(&entry, &arguments, &reason, &needs);
             if let Err((verdict, reason)) = self.consent(waiting, reason).await {
                 return self.refuse(pending, verdict, &reason);
@@ -157,16 +158,24 @@ impl Gateway {
         if let Some(leases) = &leases {
             pending.line.leases = leases.names();
         }
-        // Before the call: what it brings counts whatever it answers.
-        self.flows().mark(&entry.server, &entry.tool, flow);
+        // Before the call: what it brings counts whatever it answers. And once more whether it needs a person: others may
+        // have brought something while it waited.
+        let begun = (self.flows()).begin(&entry.server, &entry.tool, flow, flow_approved);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(forwarded));
-        let answer = self.forward(upstream, request, &context).await;
+        let answer = match begun {
+            Ok(()) => Ok(self.forward(upstream, request, &context).await),
+            Err(reason) => Err(reason),
+        };
         if let Some(leases) = leases
             && let Err(reason) = close(leases, &entry.tool).await
         {
             return self.refuse(pending, ToolVerdict::Failed, &reason);
         }
         drop((shared, alone));
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(reason) => return self.refuse(pending, ToolVerdict::Asked, &reason),
+        };
         let limit = settings
             .policy
             .largest_result(&entry.server)

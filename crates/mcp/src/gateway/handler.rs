@@ -79,12 +79,8 @@ impl Gateway {
     /// Marks what a resource or a prompt brings. One through which data could leave is refused: nobody is asked here.
     fn brings(&self, server: &str, method: &str, name: &str) -> Result<(), ErrorData> {
         let flow = self.0.settings.policy.flow(server, method);
-        let asked = self.flows().ask(method, flow);
-        if let Some(reason) = asked {
-            return Err(self.denied(server, method, name, &reason));
-        }
-        self.flows().mark(server, method, flow);
-        Ok(())
+        let begun = self.flows().begin(server, method, flow, false);
+        begun.map_err(|reason| self.denied(server, method, name, &reason))
     }
 
     /// Logs a refusal and makes an error of it.
@@ -229,6 +225,8 @@ impl ServerHandler for Gateway {
             params.input_responses = request.input_responses;
             params.request_state = request.request_state;
         }
+        // Not beside a call that has leases: the server could use them for this.
+        let _shared = upstream.alone.read().await;
         self.brings(&upstream.name, method, &pending.line.name.clone())?;
         let request = ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params));
         let answer = match self.forward(upstream, request, &context).await {
@@ -302,6 +300,8 @@ impl ServerHandler for Gateway {
             params.input_responses = request.input_responses;
             params.request_state = request.request_state;
         }
+        // Not beside a call that has leases: the server could use them for this.
+        let _shared = upstream.alone.read().await;
         self.brings(&upstream.name, method, &pending.line.name.clone())?;
         let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
         let answer = match self.forward(upstream, request, &context).await {
@@ -354,7 +354,10 @@ impl ServerHandler for Gateway {
             }
         };
         request.meta = None;
-        let pending = Pending::new(&upstream.name, method, &name, &Value::Null);
+        let arguments = serde_json::to_value(&request).unwrap_or(Value::Null);
+        let pending = Pending::new(&upstream.name, method, &name, &arguments);
+        let _shared = upstream.alone.read().await;
+        self.brings(&upstream.name, method, &name)?;
         let request = ClientRequest::CompleteRequest(CompleteRequest::new(request));
         let answer = match self.forward(upstream, request, &context).await {
             Ok(answer) => answer,
@@ -388,14 +391,23 @@ impl ServerHandler for Gateway {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        let method = "resources/subscribe";
         let running = self.of(&context).await;
-        match self.resource_owner(&running, &request.uri) {
-            Ok((upstream, _)) => {
-                let params = SubscribeRequestParams::new(request.uri);
-                let done = upstream.peer().subscribe(params).await;
-                done.map_err(|error| self.not_listed(&upstream.name, "resources/subscribe", error))
-            }
-            Err(reason) => Err(self.denied("", "resources/subscribe", &request.uri, &reason)),
+        let uri = request.uri;
+        let upstream = match self.resource_owner(&running, &uri) {
+            Ok((upstream, _)) => upstream,
+            Err(reason) => return Err(self.denied("", method, &uri, &reason)),
+        };
+        let pending = Pending::new(&upstream.name, method, &uri, &Value::Null);
+        let _shared = upstream.alone.read().await;
+        self.brings(&upstream.name, method, &uri)?;
+        match upstream
+            .peer()
+            .subscribe(SubscribeRequestParams::new(uri))
+            .await
+        {
+            Ok(()) => self.log(pending, ToolVerdict::Called, None),
+            Err(error) => Err(self.failed(pending, error)),
         }
     }
 
@@ -404,16 +416,23 @@ impl ServerHandler for Gateway {
         request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        let method = "resources/unsubscribe";
         let running = self.of(&context).await;
-        match self.resource_owner(&running, &request.uri) {
-            Ok((upstream, _)) => {
-                let params = UnsubscribeRequestParams::new(request.uri);
-                let done = upstream.peer().unsubscribe(params).await;
-                done.map_err(|error| {
-                    self.not_listed(&upstream.name, "resources/unsubscribe", error)
-                })
-            }
-            Err(reason) => Err(self.denied("", "resources/unsubscribe", &request.uri, &reason)),
+        let uri = request.uri;
+        let upstream = match self.resource_owner(&running, &uri) {
+            Ok((upstream, _)) => upstream,
+            Err(reason) => return Err(self.denied("", method, &uri, &reason)),
+        };
+        let pending = Pending::new(&upstream.name, method, &uri, &Value::Null);
+        let _shared = upstream.alone.read().await;
+        self.brings(&upstream.name, method, &uri)?;
+        match upstream
+            .peer()
+            .unsubscribe(UnsubscribeRequestParams::new(uri))
+            .await
+        {
+            Ok(()) => self.log(pending, ToolVerdict::Called, None),
+            Err(error) => Err(self.failed(pending, error)),
         }
     }
 
