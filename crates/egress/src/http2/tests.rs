@@ -361,3 +361,108 @@ fn a_connection_among_many_has_smaller_windows() {
     assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
     assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
 }
+
+/// A frame as it is on the wire.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// GET https://a.com/ in the static table of header fields.
+const GET: &[u8] = b"\x82\x87\x84\x41\x05a.com";
+
+/// Bytes of a flood that the proxy takes from a client that reads nothing, until it takes no more.
+async fn taken(flood: fn(u32) -> Vec<u8>, most: usize) -> usize {
+    let ((mut outer, inner), (far, near)) = (duplex(1 << 14), duplex(1 << 14));
+    let carried = spawn_local(async move {
+        let _ = carry(inner, near, (judge(), Counts::uncounted()), None).await;
+    });
+    let served = spawn_local(async move {
+        let mut server: Server = h2::server::handshake(far).await?;
+        while let Some(next) = server.accept().await {
+            next?;
+        }
+        Ok::<_, h2::Error>(())
+    });
+    let written = Rc::new(Cell::new(0));
+    let writes = Rc::clone(&written);
+    let writer = spawn_local(async move {
+        use tokio::io::AsyncWriteExt as _;
+        let begin = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(4, 0, 0, b""),
+        ]
+        .concat();
+        if outer.write_all(&begin).await.is_err() {
+            return;
+        }
+        for number in 0.. {
+            let part = flood(number);
+            if writes.get() > most || outer.write_all(&part).await.is_err() {
+                return;
+            }
+            writes.set(writes.get() + part.len());
+        }
+    });
+    let mut quiet = (written.get(), 0);
+    while quiet.1 < 1000 && !writer.is_finished() {
+        tokio::task::yield_now().await;
+        quiet = match written.get() == quiet.0 {
+            true => (quiet.0, quiet.1 + 1),
+            false => (written.get(), 0),
+        };
+    }
+    writer.abort();
+    carried.abort();
+    served.abort();
+    written.get()
+}
+
+#[test]
+fn floods_of_frames_are_not_taken_without_end() {
+    const MOST: usize = 4 << 20;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let floods: [(&str, fn(u32) -> Vec<u8>); 6] = [
+        ("continuations", |number| match number {
+            0 => frame(1, 1, 1, GET),
+            _ => frame(9, 0, 1, b""),
+        }),
+        ("continuations with fields", |number| match number {
+            0 => frame(1, 1, 1, GET),
+            _ => frame(9, 0, 1, b"\x00\x01a\x01b"),
+        }),
+        ("empty data", |number| match number {
+            0 => frame(1, 4, 1, GET),
+            _ => frame(0, 0, 1, b""),
+        }),
+        ("data after the end", |number| match number {
+            0 => frame(1, 5, 1, GET),
+            _ => frame(0, 0, 1, b"x"),
+        }),
+        ("settings", |_| frame(4, 0, 0, b"\0\x04\0\x01\0\0")),
+        ("pings", |_| frame(6, 0, 0, &[0; 8])),
+    ];
+    for (name, flood) in floods {
+        let taken = LocalSet::new().block_on(&runtime, taken(flood, MOST));
+        assert!(taken < MOST, "{name}: {taken}");
+    }
+    // Data that a window allows is no flood.
+    let allowed = LocalSet::new().block_on(
+        &runtime,
+        taken(
+            |number| match number {
+                0 => frame(1, 4, 1, GET),
+                _ => frame(0, 0, 1, &[b' '; 1024]),
+            },
+            64 << 10,
+        ),
+    );
+    assert!(allowed > 32 << 10, "{allowed}");
+}
