@@ -16,10 +16,11 @@ enum Crowding {
 
 use Crowding::{Harmless, Size, Tested};
 
-const CRATES: [&str; 3] = [
+const CRATES: [&str; 4] = [
     "crates/egress/src/*.rs",
     "crates/supervisor/src/*.rs",
     "crates/lease/src/*.rs",
+    "crates/mcp/src/*.rs",
 ];
 
 /// Tables whose bounds have other names.
@@ -327,6 +328,29 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         Tested("nothing_that_was_leased_is_left_out_however_much_there_is"),
     ),
     ("supervisor/src/untrusted_fds.rs", "MOST", Size),
+    (
+        "mcp/src/approvals.rs",
+        "MOST",
+        Harmless("beyond it a call fails at once, and its user is told"),
+    ),
+    (
+        "mcp/src/approvals.rs",
+        "MOST_OF_TOOL",
+        Tested("junk_calls_of_a_tool_leave_room_for_calls_of_others"),
+    ),
+    ("mcp/src/server/cage.rs", "MOST_OUTPUT", Size),
+    ("mcp/src/server/tools.rs", "MOST_DIFF", Size),
+    ("mcp/src/upstream.rs", "MOST_PAGES", Size),
+    (
+        "mcp/src/upstream.rs",
+        "MOST_TOOLS",
+        Harmless("a server has a list of its own, and a tool beyond it cannot be called"),
+    ),
+    (
+        "mcp/src/upstream.rs",
+        "MOST_WAITING",
+        Harmless("messages of one request to its own client, which the server waits to send"),
+    ),
 ];
 
 /// The name of a constant that bounds something, where a line declares one.

@@ -144,6 +144,12 @@ both! {
         assert_eq!(cage.read("given/tree/f").as_deref(), Some("1\n"));
         assert_eq!(cage.read("given/beside").as_deref(), Some("2\n"));
         assert_eq!(cage.names("given"), ["beside", "deep", "secret", "tree"]);
+        // A link that leads to what was leased with it is put there; one that leads elsewhere is not.
+        cage.does("echo 1 > D/given/one && ln -s one D/given/two", "");
+        assert_eq!(cage.read("given/two").as_deref(), Some("1\n"));
+        cage.does("ln -s secret D/given/three", "");
+        assert_eq!(cage.names("given"), ["beside", "deep", "one", "secret", "tree", "two"]);
+        assert!(cage.record().contains("it is a link to secret, which was not leased with it"), "{}", cage.record());
         // Gone with its command.
         let script = format!("ls {}", cage.at("given").display());
         cage.ironcage(&["exec", &cage.id, "--", "/bin/sh", "-c", &script]).ended(2);

@@ -563,6 +563,27 @@ const FLAGGED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "documentation, and code in settings",
+        &[
+            "book.toml",
+            "mkdocs.yml",
+            "mkdocs.local.yaml",
+            "antora-playbook.yml",
+            "_plugins/x.rb",
+            "docs/conf.py",
+            "wp-cli.yml",
+            ".kitchen.yml",
+            "nextflow.config",
+            ".scalafix.conf",
+            ".changeset/config.json",
+            ".xcode.env.local",
+            ".ansible-lint",
+            ".cspell.json",
+            ".whateverrc.mjs",
+            ".alexrc.js",
+        ],
+    ),
+    (
         "instructions",
         &[
             "AGENTS.md",

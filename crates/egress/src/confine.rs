@@ -23,6 +23,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Most memory of the reader of models' answers: what it keeps of them is bounded far below.
 const READER_MEMORY: u64 = 1 << 30;
+/// The same for the proxy, which no limit of the cage counts. Connections have budgets far below; what
+/// they miss ends the proxy, and not the host.
+const PROXY_MEMORY: u64 = 2 << 30;
 
 /// Where the proxy's process could not be confined.
 #[derive(Debug, thiserror::Error)]
@@ -110,14 +113,10 @@ pub(crate) fn confine_reader(
     filter: &[ironcage_plan::seccomp::Instruction],
     ids: Option<ProxyIds>,
 ) -> Result<(), ConfineError> {
-    let bound = |most| Rlimit {
-        current: Some(most),
-        maximum: Some(most),
-    };
     for resource in [Resource::Core, Resource::Nproc, Resource::Fsize] {
-        setrlimit(resource, bound(0)).map_err(failed("set limits"))?;
+        bound(resource, 0)?;
     }
-    setrlimit(Resource::As, bound(READER_MEMORY)).map_err(failed("set limits"))?;
+    bound(Resource::As, READER_MEMORY)?;
     become_nobody(ids)?;
     give_up()?;
     landlock(Some(Vec::new()))?;
@@ -132,11 +131,7 @@ pub(crate) fn confine_token_refresher(
     ports: &[u16],
 ) -> Result<(), ConfineError> {
     for resource in [Resource::Core, Resource::Nproc] {
-        let none = Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        };
-        setrlimit(resource, none).map_err(failed("set limits"))?;
+        bound(resource, 0)?;
     }
     give_up()?;
     let wrong = |error: landlock::RulesetError| ConfineError {
@@ -165,6 +160,17 @@ pub(crate) fn confine_token_refresher(
         .and_then(|ruleset| ruleset.restrict_self())
         .map(drop)
         .map_err(wrong)
+}
+
+/// Sets a limit for good. One that is lower already stays.
+fn bound(resource: Resource, most: u64) -> Result<(), ConfineError> {
+    let before = getrlimit(resource);
+    let most = before.maximum.map_or(most, |before| before.min(most));
+    let limit = Rlimit {
+        current: Some(before.current.map_or(most, |before| before.min(most))),
+        maximum: Some(most),
+    };
+    setrlimit(resource, limit).map_err(failed("set limits"))
 }
 
 /// No capabilities, no way to new ones, nothing for others to look into.
@@ -224,12 +230,9 @@ fn restrict(
         },
     );
     for resource in [Resource::Core, Resource::Nproc, Resource::Fsize] {
-        let none = Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        };
-        setrlimit(resource, none).map_err(failed("set limits"))?;
+        bound(resource, 0)?;
     }
+    bound(Resource::As, PROXY_MEMORY)?;
     become_nobody(ids)?;
     give_up()?;
     // The resolvers' port too: long answers come over TCP.

@@ -7,6 +7,7 @@ mod search;
 use ironcage_command::error::{CliError, CommandResult};
 use ironcage_intent::{Action, Call, Calls, Context, FileAction, FileWork};
 use ironcage_model::Printable;
+use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ enum ToolError {
         edit: usize,
         times: usize,
     },
-    #[error("cannot read {path}: not a regular file")]
+    #[error("cannot open {path}: expected a regular file")]
     NotRegular { path: String },
     #[error("cannot read {path}: larger than {LARGEST} bytes")]
     TooLarge { path: String },
@@ -117,7 +118,7 @@ fn carry_out(file: &FileAction) -> Result<String, ToolError> {
             if let Some(around) = path.parent() {
                 fs::create_dir_all(around).map_err(failed)?;
             }
-            fs::write(path, content).map_err(failed)?;
+            write(path, content.as_bytes())?;
             Ok(format!("wrote {shown}, {} bytes\n", content.len()))
         }
         FileWork::Edit { edits } => {
@@ -145,7 +146,7 @@ fn carry_out(file: &FileAction) -> Result<String, ToolError> {
                     }
                 };
             }
-            fs::write(path, text).map_err(failed)?;
+            write(path, text.as_bytes())?;
             Ok(format!("changed {shown}, {} edits\n", edits.len()))
         }
     }
@@ -156,17 +157,39 @@ fn contents(path: &Path) -> Result<String, ToolError> {
     String::from_utf8(bytes(path)?).map_err(|_| ToolError::NotUtf8 { path: path_shown() })
 }
 
+/// Opens a regular file. Anything else is refused without waiting: somebody may have put a FIFO there.
+fn open_regular(path: &Path, how: OFlags) -> Result<File, ToolError> {
+    let shown = || Printable::new(path).to_string();
+    let failed = |source: io::Error| ToolError::File {
+        path: shown(),
+        source,
+    };
+    let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::from(0o666)).map_err(|error| failed(error.into()))?;
+    let file = File::from(file);
+    match file.metadata().map_err(failed)?.is_file() {
+        true => Ok(file),
+        false => Err(ToolError::NotRegular { path: shown() }),
+    }
+}
+
+/// Writes a whole file, in the place of what it has.
+fn write(path: &Path, content: &[u8]) -> Result<(), ToolError> {
+    let mut file = open_regular(path, OFlags::WRONLY | OFlags::CREATE)?;
+    let written = file.set_len(0).and_then(|()| file.write_all(content));
+    written.map_err(|source| ToolError::File {
+        path: Printable::new(path).to_string(),
+        source,
+    })
+}
+
 fn bytes(path: &Path) -> Result<Vec<u8>, ToolError> {
     let shown = || Printable::new(path).to_string();
     let failed = |source: io::Error| ToolError::File {
         path: shown(),
         source,
     };
-    let file = File::open(path).map_err(failed)?;
-    let regular = file.metadata().map_err(failed)?.is_file();
-    if !regular {
-        return Err(ToolError::NotRegular { path: shown() });
-    }
+    let file = open_regular(path, OFlags::RDONLY)?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1)
         .read_to_end(&mut bytes)
@@ -175,4 +198,27 @@ fn bytes(path: &Path) -> Result<Vec<u8>, ToolError> {
         return Err(ToolError::TooLarge { path: shown() });
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironcage_sys::rustix::fs::{CWD, FileType, mknodat};
+
+    #[test]
+    fn what_is_not_a_file_is_refused_without_waiting_and_a_file_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let fifo = place.path().join("fifo");
+        let mode = Mode::RUSR | Mode::WUSR;
+        mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(bytes(&fifo), Err(ToolError::NotRegular { .. })));
+        // Nobody reads it, which the kernel says.
+        assert!(matches!(write(&fifo, b"x"), Err(ToolError::File { .. })));
+        let zero = Path::new("/dev/zero");
+        assert!(matches!(bytes(zero), Err(ToolError::NotRegular { .. })));
+        let file = place.path().join("file");
+        write(&file, b"a longer text").unwrap();
+        write(&file, b"text").unwrap();
+        assert_eq!(bytes(&file).unwrap(), b"text");
+    }
 }

@@ -13,8 +13,10 @@ use std::time::{Duration, SystemTime};
 
 /// How long a call waits, and how long an answer counts.
 const LASTS: Duration = Duration::from_secs(30 * 60);
-/// Most calls that wait at once.
+/// Most calls that wait at once, and those of them that are calls of one tool: an agent repeats a call
+/// with other arguments as often as it likes.
 const MOST: usize = 64;
+const MOST_OF_TOOL: usize = 16;
 /// Longest arguments that are kept for a person to read.
 const SHOWN: usize = 64 << 10;
 /// Largest file of a call.
@@ -100,8 +102,14 @@ impl Approvals {
                     Err(_) => Ok(None),
                 }
             }
-            None if known.len() >= MOST => Ok(None),
             None => {
+                let is_same_tool = |known: &&Waiting| {
+                    (&known.server, &known.tool) == (&wanted.server, &wanted.tool)
+                };
+                let of_tool = known.iter().filter(is_same_tool).count();
+                if known.len() >= MOST || of_tool >= MOST_OF_TOOL {
+                    return Err(McpError::TooManyWaiting);
+                }
                 // What cannot be shown cannot be approved.
                 if wanted.arguments.to_string().len() > SHOWN {
                     return Err(McpError::TooLong);
@@ -189,6 +197,32 @@ mod tests {
         assert_eq!(approvals.ask(call("b")).unwrap(), Some(false));
         assert_eq!(approvals.ask(call("a")).unwrap(), None);
     }
+
+    #[test]
+    fn junk_calls_of_a_tool_leave_room_for_calls_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let approvals = Approvals {
+            directory: directory.path().to_owned(),
+        };
+        for number in 0..MOST_OF_TOOL {
+            assert_eq!(approvals.ask(call(&number.to_string())).unwrap(), None);
+        }
+        let more = approvals.ask(call("more"));
+        assert!(matches!(more, Err(McpError::TooManyWaiting)), "{more:?}");
+        // What waits already is still answered, and another tool is asked about.
+        assert_eq!(approvals.ask(call("0")).unwrap(), None);
+        let other = Waiting {
+            tool: "read".into(),
+            ..call("other")
+        };
+        assert_eq!(approvals.ask(other).unwrap(), None);
+        let waiting = approvals.list().unwrap();
+        assert_eq!(waiting.len(), MOST_OF_TOOL + 1);
+        approvals.answer(waiting[0].number, false).unwrap();
+        assert_eq!(approvals.ask(call("0")).unwrap(), Some(false));
+        assert_eq!(approvals.ask(call("more")).unwrap(), None);
+    }
+
     #[test]
     fn what_is_too_long_to_show_is_not_asked_about() {
         let directory = tempfile::tempdir().unwrap();

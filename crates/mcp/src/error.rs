@@ -38,6 +38,8 @@ pub(crate) enum McpError {
     NoCall(u64),
     #[error("the arguments are too long to show, so nobody can approve them")]
     TooLong,
+    #[error("too many calls wait for an answer: run `ironcage mcp pins` to list them")]
+    TooManyWaiting,
     #[error("cannot get random bytes")]
     Random(#[source] io::Error),
     #[error("the call {0} was answered before")]

@@ -197,9 +197,9 @@ impl Filter {
             .get(..modes.len().saturating_sub(1))
             .unwrap_or_default();
         for mode in modes.split(|byte| *byte == b';') {
-            match mode {
-                b"47" | b"1047" | b"1049" => self.screen.alternate = on,
-                b"25" => self.screen.no_cursor = !on,
+            match number(mode) {
+                Some(47 | 1047 | 1049) => self.screen.alternate = on,
+                Some(25) => self.screen.no_cursor = !on,
                 _ => {}
             }
         }
@@ -238,6 +238,11 @@ impl Filter {
     }
 }
 
+/// A parameter as terminals read it, with zeros before it or not.
+fn number(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
 /// The private mode whose absence makes a terminal a VT52, to which this is all noise.
 const VT52: u32 = 2;
 
@@ -246,7 +251,6 @@ fn sets_mode(parameters: &[u8], mode: u32) -> bool {
     let Some(modes) = parameters.strip_prefix(b"?") else {
         return false;
     };
-    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u32>().ok();
     let mut modes = modes.split(|byte| *byte == b';');
     modes.any(|text| number(text) == Some(mode))
 }
@@ -403,6 +407,8 @@ mod tests {
             ("\x1b[?1049h", true, false),
             ("\x1b[?47h\x1b[?25l", true, true),
             ("\x1b[?1;1047;25h", true, false),
+            // As terminals read it: a prompt that thought otherwise would give the wrong screen back.
+            ("\x1b[?01049h\x1b[?025l", true, true),
             ("\x1b[?1049h\x1b[?25l\x1b[?1049l", false, true),
             ("\x1b[?1049h\x1b[?25l\x1bc", false, false),
             ("\x1b[1049h\x1b[?1049$p", false, false),

@@ -1,9 +1,9 @@
 //! Kernels: finds one, or downloads Debian's; its version, and the files of its modules.
 
 use super::{SetupError, file};
+use ironcage_files::Links;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -197,11 +197,8 @@ fn version(path: &Path) -> Result<String, SetupError> {
         path: path.to_owned(),
         why: why.into(),
     };
-    let open = fs::File::open(path).map_err(|error| wrong(&error.to_string()))?;
-    let mut bytes = Vec::new();
-    open.take(LARGEST)
-        .read_to_end(&mut bytes)
-        .map_err(|error| wrong(&error.to_string()))?;
+    let bytes = ironcage_files::read(path, LARGEST, Links::Follow);
+    let bytes = bytes.map_err(|error| wrong(&error.reason()))?;
     // The boot protocol of x86: a signature, and a pointer to the text less a sector.
     if bytes.get(0x202..0x206) != Some(b"HdrS") {
         return Err(wrong("not a bzImage"));

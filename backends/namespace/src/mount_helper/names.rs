@@ -6,21 +6,25 @@
 //! stands there under a leased name is put in its place, and the rest goes (ADR 68).
 
 use ironcage_layers::live::{DiskOwner, Identity};
+use ironcage_model::Printable;
 use ironcage_state::remove_tree;
 use ironcage_sys::rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchown, flock, fstat, linkat,
-    mkdirat, mknodat, openat, renameat, statat, unlinkat,
+    mkdirat, mknodat, openat, readlinkat, renameat, statat, unlinkat,
 };
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// Begins the names of directories that stand in for others.
 const PREFIX: &str = ".ironcage-lease-";
 /// Entries of a directory that are looked at for what a helper left that was killed.
 const LOOKED_AT: usize = 4096;
+/// Characters of a link that an error shows.
+const LONGEST_SHOWN: usize = 200;
 
 /// A directory with leased names only, in which a scope works.
 #[derive(Debug)]
@@ -216,10 +220,32 @@ impl LeasedNames {
             return Ok(());
         }
         match FileType::from_raw_mode(now.st_mode) {
-            FileType::RegularFile | FileType::Directory | FileType::Symlink => {}
+            FileType::RegularFile | FileType::Directory => {}
+            FileType::Symlink => self.check_link(name)?,
             _ => return Err(io::Error::other("it is a socket, a pipe or a device")),
         }
         Ok(renameat(&self.inside, name, &self.directory, name)?)
+    }
+}
+
+impl LeasedNames {
+    /// Checks that a link leads to another leased name. Whoever writes the name on the host later
+    /// would write where the link leads, which the lease was not for.
+    fn check_link(&self, name: &OsStr) -> io::Result<()> {
+        let target = readlinkat(&self.inside, name, Vec::new())?;
+        let mut leased = self.leased.iter();
+        if leased.any(|leased| leased.name.as_bytes() == target.as_bytes()) {
+            return Ok(());
+        }
+        let shown: String = target
+            .to_string_lossy()
+            .chars()
+            .take(LONGEST_SHOWN)
+            .collect();
+        Err(io::Error::other(format!(
+            "it is a link to {}, which was not leased with it",
+            Printable::new(&shown)
+        )))
     }
 }
 

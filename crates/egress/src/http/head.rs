@@ -316,16 +316,38 @@ pub(crate) fn request(
     Ok(Some((request, empty + length)))
 }
 
-/// The path and query of a target, in whatever form it came.
-fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<String, Refused> {
+fn not_a_path() -> Refused {
+    Refused::invalid("the request target is not a path")
+}
+
+fn check_characters(target: &[u8]) -> Result<(), Refused> {
     if target.iter().any(|byte| !(0x21..0x7f).contains(byte)) || target.contains(&b'#') {
         return Err(Refused::invalid("invalid characters in the request target"));
     }
-    let text = String::from_utf8_lossy(target).into_owned();
-    if text.starts_with('/') {
-        return Ok(text);
+    Ok(())
+}
+
+fn is_path(method: &[u8], target: &str) -> bool {
+    target.starts_with('/') || target == "*" && method == b"OPTIONS"
+}
+
+/// Checks that a target is a path and query, whichever version of HTTP says it.
+///
+/// # Errors
+/// Where some server could read it as something else.
+pub(crate) fn check_path(method: &[u8], target: &str) -> Result<(), Refused> {
+    check_characters(target.as_bytes())?;
+    match is_path(method, target) {
+        true => Ok(()),
+        false => Err(not_a_path()),
     }
-    if text == "*" && method == b"OPTIONS" {
+}
+
+/// The path and query of a target, in whatever form it came.
+fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<String, Refused> {
+    check_characters(target)?;
+    let text = String::from_utf8_lossy(target).into_owned();
+    if is_path(method, &text) {
         return Ok(text);
     }
     let scheme = if authority.usual_port == 443 {
@@ -337,7 +359,7 @@ fn check_target(method: &[u8], target: &[u8], authority: &Authority) -> Result<S
         .get(..scheme.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     let Some(rest) = text.get(scheme.len()..).filter(|_| same) else {
-        return Err(Refused::invalid("the request target is not a path"));
+        return Err(not_a_path());
     };
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, path) = rest.split_at(at);

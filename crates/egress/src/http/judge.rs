@@ -3,7 +3,7 @@
 
 use super::head::{Authority, Fields, Refused};
 use super::passing::{HELD_FOR, LONGEST_HELD_FOR, Look, Passing};
-use super::pipeline::{AuthorisedRequest, RequestParts};
+use super::pipeline::RequestParts;
 use crate::decide::Rules;
 use crate::reader::Reader;
 use crate::secret::{SecretInjector, Stopped, unescaped};
@@ -279,12 +279,6 @@ impl Judge {
             Some(stopped) => self.stop(record, &Refused::new(403, stopped.reason.clone())),
             None => self.unanswered(record, NetworkReason::ConnectionBroke),
         }
-    }
-
-    /// The same for a request of which the rest is not read.
-    pub(crate) fn stop_authorised(&self, request: &AuthorisedRequest, refused: Refused) -> Refused {
-        self.stop(&request.record, &refused);
-        refused
     }
 
     /// Records that a request which was to go on did not.

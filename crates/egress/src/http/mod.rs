@@ -10,7 +10,7 @@ mod pipeline;
 
 pub(crate) use body_stream::chunk_size;
 pub(crate) use exchange::{Client, carry};
-pub(crate) use head::{Authority, Fields, LONGEST as LONGEST_HEAD, Refused};
+pub(crate) use head::{Authority, Fields, LONGEST as LONGEST_HEAD, Refused, check_path};
 pub(crate) use judge::{Judge, Recorder, refusal};
 pub(crate) use passing::Passing;
 pub(crate) use pipeline::{NotSent, RequestBody, RequestParts, UpstreamRequest};

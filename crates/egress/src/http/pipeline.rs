@@ -4,6 +4,7 @@
 
 use super::head::{Fields, Refused};
 use super::judge::{Judge, RequestRecord};
+use crate::secret::BodyRoom;
 use crate::traffic_log::Counts;
 use std::io;
 
@@ -38,6 +39,8 @@ pub(crate) struct HeldBody {
     upstream: Vec<u8>,
     /// Where it is another.
     from_client: Option<Vec<u8>>,
+    /// As long as this is there, the room is taken.
+    _room: BodyRoom,
 }
 
 impl HeldBody {
@@ -155,21 +158,20 @@ impl Judge {
         let host = self.authority.written();
         let room = injector.holds_body(&parts, &host, body.length())?;
         let held = match (room, body.length()) {
-            (Some(_room), Some(length)) => {
+            (Some(room), Some(length)) => {
                 let expects = parts.fields.iter().any(|(name, _)| name == "expect");
                 parts.fields.retain(|(name, _)| name != "expect");
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 let from_client = body.read(length, expects).await?;
                 let injected = injector.inject_body(&parts.fields, &from_client)?;
-                Some(match injected {
-                    Some(upstream) => HeldBody {
-                        upstream,
-                        from_client: Some(from_client),
-                    },
-                    None => HeldBody {
-                        upstream: from_client,
-                        from_client: None,
-                    },
+                let (upstream, from_client) = match injected {
+                    Some(upstream) => (upstream, Some(from_client)),
+                    None => (from_client, None),
+                };
+                Some(HeldBody {
+                    upstream,
+                    from_client,
+                    _room: room,
                 })
             }
             _ => None,

@@ -534,3 +534,44 @@ fn the_reader_of_a_models_exchange_gets_no_value() {
         assert!(!read.contains(VALUE), "{version}: {read}");
     }
 }
+
+/// A body in which nothing is replaced.
+struct Spaces(usize);
+
+impl RequestBody for Spaces {
+    fn length(&self) -> Option<u64> {
+        Some(self.0 as u64)
+    }
+
+    async fn read(&mut self, length: usize, _: bool) -> Result<Vec<u8>, NotSent> {
+        Ok(vec![b' '; length])
+    }
+}
+
+#[test]
+fn a_body_that_is_held_takes_room_until_the_server_has_it() {
+    let (judge, _) = judge(false, None);
+    run(async {
+        let prepared = async || {
+            let sent = request("POST", "/v1/x", &[JSON, BEARER]);
+            let authorised = judge.authorise(sent).await.unwrap();
+            let counts = Counts::uncounted();
+            let body = &mut Spaces(256 * 1024);
+            let upstream = judge.prepare(authorised, (&counts, true), body).await;
+            upstream.unwrap()
+        };
+        let mut waiting = Vec::new();
+        // As many as there is room for; the next one streams, and nothing is kept of it.
+        loop {
+            let upstream = prepared().await;
+            if upstream.body.is_none() {
+                break;
+            }
+            waiting.push(upstream);
+            assert!(waiting.len() <= 256, "bodies without end");
+        }
+        assert!(waiting.len() > 16);
+        waiting.pop();
+        assert!(prepared().await.body.is_some());
+    });
+}

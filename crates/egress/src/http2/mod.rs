@@ -1,8 +1,11 @@
 //! HTTP/2 between the cage and a server: every stream is a request of its own, judged as one
 //! of HTTP/1.1 is. Pushed responses, tunnels and upgrades there are none.
 
+mod room;
+
 use crate::http::{
-    Fields, Judge, NotSent, Passing, Refused, RequestBody, RequestParts, UpstreamRequest, refusal,
+    Fields, Judge, NotSent, Passing, Refused, RequestBody, RequestParts, UpstreamRequest,
+    check_path, refusal,
 };
 use crate::traffic_log::Counts;
 use bytes::Bytes;
@@ -12,6 +15,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use ironcage_model::NetworkReason;
+use room::RequestRoom;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -31,8 +35,8 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// What a connection has before anything is said about it.
 const LEAST_WINDOW: u32 = 65_535;
-/// Bytes of heads that are held at once, all connections together.
-const HEADS: usize = 32 << 20;
+/// Bytes of a stream that a side may leave unread, which it does with the largest windows.
+const UNSENT: usize = 64 * 1024;
 /// Longest head.
 const HEAD: u32 = 64 * 1024;
 /// How long a connection without a request is kept, and how long one may take to begin.
@@ -59,6 +63,7 @@ where
         .max_concurrent_streams(STREAMS)
         .initial_window_size(stream)
         .initial_connection_window_size(connection)
+        .max_send_buffer_size(UNSENT)
         .max_header_list_size(HEAD);
     match timeout(BEGIN, builder.handshake(client)).await {
         Ok(begun) => begun.map_err(broken),
@@ -76,42 +81,6 @@ struct Shared {
 struct Place {
     shared: Rc<Shared>,
     first: bool,
-}
-
-thread_local! {
-    static HELD: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Room for the head of a request while that is under way.
-struct HeadRoom(usize);
-
-impl HeadRoom {
-    fn take(bytes: usize) -> Option<Self> {
-        HELD.with(|held| {
-            let with = held.get().checked_add(bytes)?;
-            (with <= HEADS).then(|| {
-                held.set(with);
-                HeadRoom(bytes)
-            })
-        })
-    }
-}
-
-impl Drop for HeadRoom {
-    fn drop(&mut self) {
-        HELD.with(|held| held.set(held.get().saturating_sub(self.0)));
-    }
-}
-
-/// Bytes that a head takes, in about.
-fn size(head: &http::request::Parts) -> usize {
-    let field = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 64;
-    let fields: usize = head.headers.iter().map(field).sum();
-    let path = head
-        .uri
-        .path_and_query()
-        .map_or(0, |path| path.as_str().len());
-    fields + path
 }
 
 /// Carries requests to a server until there is no other. `share` is what the connection may have
@@ -133,6 +102,7 @@ where
         .enable_push(false)
         .initial_window_size(stream_window)
         .initial_connection_window_size(connection_window)
+        .max_send_buffer_size(UNSENT)
         .max_header_list_size(HEAD);
     let (outside, connection) = builder.handshake(server).await.map_err(broken)?;
     // All of it ends with this function: a set that goes takes its tasks along.
@@ -210,14 +180,12 @@ async fn stream(
 ) {
     let (head, mut body) = request.into_parts();
     let Shared { judge, counts } = &*place.shared;
-    let room = HeadRoom::take(size(&head));
+    let Some(_room) = RequestRoom::take(&head) else {
+        return no_room(judge, &mut respond);
+    };
     let prepared = async {
         let parts = parts(judge, &head)?;
         let authorised = judge.authorise(parts).await?;
-        if room.is_none() {
-            let refused = Refused::new(429, NetworkReason::TooManyInProgress);
-            return Err(judge.stop_authorised(&authorised, refused).into());
-        }
         let length = match body.is_end_stream() {
             true => Some(0),
             false => content_length(&head.headers),
@@ -236,6 +204,7 @@ async fn stream(
         Err(NotSent::Refused(refused)) => {
             // A client that is gone needs no answer.
             let _ = say_refused(&mut respond, &refused);
+            drop(head);
             return drain(body).await;
         }
         Err(NotSent::Broken(error)) => return respond.send_reset(reset_reason(&error)),
@@ -245,6 +214,15 @@ async fn stream(
         judge.broke(&upstream.record, &error);
         respond.send_reset(reset_reason(&error));
     }
+}
+
+/// Refuses a request for which there is no room. Nothing is kept of it, not even to read what its
+/// client still sends.
+fn no_room(judge: &Judge, respond: &mut SendResponse<Bytes>) {
+    let refused = Refused::new(429, NetworkReason::TooManyInProgress);
+    judge.refuse(None, &refused);
+    // A client that is gone needs no answer.
+    let _ = say_refused(respond, &refused);
 }
 
 fn reset_reason(error: &io::Error) -> Reason {
@@ -289,6 +267,11 @@ fn parts(judge: &Judge, head: &http::request::Parts) -> Result<RequestParts, Ref
         Some(path) if !path.as_str().is_empty() => path.as_str().to_owned(),
         _ => "/".to_owned(),
     };
+    check_path(head.method.as_str().as_bytes(), &target).map_err(refuse)?;
+    // A server that hands requests on in HTTP/1.1 could take either for the end of this one.
+    if head.headers.get_all("content-length").iter().count() > 1 {
+        return Err(refuse(Refused::invalid("ambiguous length of the body")));
+    }
     let mut fields = fields(&head.headers);
     fields.retain(|(name, _)| name != "host" && name != "proxy-authorization");
     Ok(RequestParts {

@@ -130,6 +130,127 @@ fn what_follows_a_body_is_covered_and_that_of_a_request_stays_inside() {
     );
 }
 
+/// What a server that answers everything sees of requests, and what the client gets for each.
+fn answered(requests: Vec<Request<()>>) -> (Vec<String>, Vec<u16>) {
+    let (seen, statuses) = (
+        Rc::new(RefCell::new(Vec::new())),
+        Rc::new(RefCell::new(Vec::new())),
+    );
+    let (sees, gets) = (Rc::clone(&seen), Rc::clone(&statuses));
+    talk(
+        async move |mut sender| {
+            for request in requests {
+                let (response, mut body) = sender.send_request(request, false).unwrap();
+                body.send_data("1".into(), true).unwrap();
+                gets.borrow_mut()
+                    .push(response.await.unwrap().status().as_u16());
+                sender = sender.ready().await.unwrap();
+            }
+        },
+        async move |mut server: Server| {
+            while let Some(Ok((request, mut respond))) = server.accept().await {
+                let line = format!("{} {}", request.method(), request.uri().path());
+                sees.borrow_mut().push(line);
+                respond.send_response(Response::new(()), true).unwrap();
+            }
+        },
+    );
+    (seen.take(), statuses.take())
+}
+
+#[test]
+fn requests_that_a_server_could_read_in_two_ways_are_refused() {
+    let request = |method: &str, path: &str, lengths: &[&str]| {
+        let uri = Uri::builder().scheme("https").authority("a.com");
+        let uri = uri.path_and_query(path).build().unwrap();
+        let mut request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        for length in lengths {
+            let length = HeaderValue::from_str(length).unwrap();
+            request.headers_mut().append("content-length", length);
+        }
+        request
+    };
+    let (seen, statuses) = answered(vec![
+        request("POST", "/one", &["1"]),
+        request("POST", "/two", &["1", "1"]),
+        request("GET", "*", &[]),
+        request("GET", "/\u{fc}", &[]),
+        request("OPTIONS", "*", &[]),
+    ]);
+    assert_eq!(statuses, [200, 400, 400, 400, 200]);
+    assert_eq!(seen, ["POST /one", "OPTIONS *"]);
+}
+
+/// A client with the largest windows that reads nothing, and a server that sends without end.
+#[test]
+fn what_a_client_leaves_unread_is_bounded_by_stream() {
+    const PART: usize = 16 * 1024;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let ((outer, inner), (far, near)) = (duplex(PART), duplex(PART));
+        spawn_local(async move {
+            let _ = carry(inner, near, (judge(), Counts::uncounted()), None).await;
+        });
+        let sent = Rc::new(Cell::new(0));
+        let sends = Rc::clone(&sent);
+        spawn_local(async move {
+            let mut builder = h2::server::Builder::new();
+            builder.max_send_buffer_size(PART);
+            let mut server: Server = builder.handshake(far).await.unwrap();
+            while let Some(Ok((_, mut respond))) = server.accept().await {
+                let sends = Rc::clone(&sends);
+                spawn_local(async move {
+                    let mut body = respond.send_response(Response::new(()), false).unwrap();
+                    while give(&mut body, vec![b' '; PART].into()).await.is_ok() {
+                        sends.set(sends.get() + PART);
+                    }
+                });
+            }
+        });
+        let mut builder = h2::client::Builder::new();
+        builder
+            .initial_window_size(1 << 30)
+            .initial_connection_window_size(1 << 30);
+        let (sender, mut connection) = builder.handshake::<_, Bytes>(outer).await.unwrap();
+        let mut sender = sender.ready().await.unwrap();
+        let mut requests = Vec::new();
+        requests.push(sender.send_request(get(), true).unwrap());
+        // Until the request is on its way; from then on nothing is read.
+        let _ =
+            poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut connection).poll(context))).await;
+        let quiet = async {
+            let mut before = (sent.get(), 0);
+            while before.1 < 1000 {
+                tokio::task::yield_now().await;
+                before = match sent.get() == before.0 {
+                    true => (before.0, before.1 + 1),
+                    false => (sent.get(), 0),
+                };
+            }
+        };
+        timeout(HELD, quiet).await.unwrap();
+        let waiting = sent.get();
+        // The window of the proxy, what it holds for the client, and what is between.
+        let most = STREAM_WINDOW as usize + UNSENT + 8 * PART;
+        assert!(waiting >= UNSENT && waiting <= most, "{waiting} of {most}");
+        // And when it reads, there is more.
+        spawn_local(async move {
+            let _ = connection.await;
+        });
+        let (response, _) = requests.remove(0);
+        let mut body = timeout(HELD, response).await.unwrap().unwrap().into_body();
+        let mut got = 0;
+        while got <= waiting {
+            let part = timeout(HELD, body.data()).await.unwrap().unwrap().unwrap();
+            body.flow_control().release_capacity(part.len()).unwrap();
+            got += part.len();
+        }
+    });
+}
+
 #[test]
 fn frames_of_an_answer_do_not_tell_a_right_guess_from_a_wrong_one() {
     let frames = |parts: &'static [(u64, &'static str)]| {
@@ -215,19 +336,6 @@ fn a_request_that_is_given_up_is_given_up_outside_too() {
 }
 
 #[test]
-fn heads_have_room_together_and_give_it_back() {
-    let first = HeadRoom::take(HEADS - 1).unwrap();
-    assert!(HeadRoom::take(2).is_none());
-    let second = HeadRoom::take(1).unwrap();
-    drop(first);
-    assert!(HeadRoom::take(HEADS - 1).is_some());
-    drop(second);
-    assert!(HeadRoom::take(HEADS).is_some());
-    assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
-    assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
-}
-
-#[test]
 fn a_refusal_is_seen_by_a_client_that_still_sends() {
     talk(
         async |mut sender| {
@@ -246,4 +354,115 @@ fn a_refusal_is_seen_by_a_client_that_still_sends() {
         },
         async |mut server| while let Some(Ok(_)) = server.accept().await {},
     );
+}
+
+#[test]
+fn a_connection_among_many_has_smaller_windows() {
+    assert_eq!(windows(None), (STREAM_WINDOW, CONNECTION_WINDOW));
+    assert_eq!(windows(Some(16 << 10)), (LEAST_WINDOW, LEAST_WINDOW));
+}
+
+/// A frame as it is on the wire.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// GET https://a.com/ in the static table of header fields.
+const GET: &[u8] = b"\x82\x87\x84\x41\x05a.com";
+
+/// Bytes of a flood that the proxy takes from a client that reads nothing, until it takes no more.
+async fn taken(flood: fn(u32) -> Vec<u8>, most: usize) -> usize {
+    let ((mut outer, inner), (far, near)) = (duplex(1 << 14), duplex(1 << 14));
+    let carried = spawn_local(async move {
+        let _ = carry(inner, near, (judge(), Counts::uncounted()), None).await;
+    });
+    let served = spawn_local(async move {
+        let mut server: Server = h2::server::handshake(far).await?;
+        while let Some(next) = server.accept().await {
+            next?;
+        }
+        Ok::<_, h2::Error>(())
+    });
+    let written = Rc::new(Cell::new(0));
+    let writes = Rc::clone(&written);
+    let writer = spawn_local(async move {
+        use tokio::io::AsyncWriteExt as _;
+        let begin = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(4, 0, 0, b""),
+        ]
+        .concat();
+        if outer.write_all(&begin).await.is_err() {
+            return;
+        }
+        for number in 0.. {
+            let part = flood(number);
+            if writes.get() > most || outer.write_all(&part).await.is_err() {
+                return;
+            }
+            writes.set(writes.get() + part.len());
+        }
+    });
+    let mut quiet = (written.get(), 0);
+    while quiet.1 < 1000 && !writer.is_finished() {
+        tokio::task::yield_now().await;
+        quiet = match written.get() == quiet.0 {
+            true => (quiet.0, quiet.1 + 1),
+            false => (written.get(), 0),
+        };
+    }
+    writer.abort();
+    carried.abort();
+    served.abort();
+    written.get()
+}
+
+#[test]
+fn floods_of_frames_are_not_taken_without_end() {
+    const MOST: usize = 4 << 20;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let floods: [(&str, fn(u32) -> Vec<u8>); 6] = [
+        ("continuations", |number| match number {
+            0 => frame(1, 1, 1, GET),
+            _ => frame(9, 0, 1, b""),
+        }),
+        ("continuations with fields", |number| match number {
+            0 => frame(1, 1, 1, GET),
+            _ => frame(9, 0, 1, b"\x00\x01a\x01b"),
+        }),
+        ("empty data", |number| match number {
+            0 => frame(1, 4, 1, GET),
+            _ => frame(0, 0, 1, b""),
+        }),
+        ("data after the end", |number| match number {
+            0 => frame(1, 5, 1, GET),
+            _ => frame(0, 0, 1, b"x"),
+        }),
+        ("settings", |_| frame(4, 0, 0, b"\0\x04\0\x01\0\0")),
+        ("pings", |_| frame(6, 0, 0, &[0; 8])),
+    ];
+    for (name, flood) in floods {
+        let taken = LocalSet::new().block_on(&runtime, taken(flood, MOST));
+        assert!(taken < MOST, "{name}: {taken}");
+    }
+    // Data that a window allows is no flood.
+    let allowed = LocalSet::new().block_on(
+        &runtime,
+        taken(
+            |number| match number {
+                0 => frame(1, 4, 1, GET),
+                _ => frame(0, 0, 1, &[b' '; 1024]),
+            },
+            64 << 10,
+        ),
+    );
+    assert!(allowed > 32 << 10, "{allowed}");
 }

@@ -226,7 +226,7 @@ impl SecretInjector {
         parts: &RequestParts,
         host: &str,
         length: Option<u64>,
-    ) -> Result<Option<BodyRoom<'_>>, Refused> {
+    ) -> Result<Option<BodyRoom>, Refused> {
         let signed = &Signed::of(parts, host);
         let hashed = match self.claim(signed)? {
             Some((_, claim)) => {

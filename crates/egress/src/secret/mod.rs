@@ -26,6 +26,6 @@ pub(crate) use redact::Redactor;
 pub(crate) use scan::{Scanner, Stopped};
 #[cfg(test)]
 pub(crate) use sigv4::{Claim, Keys, Path as SignedPath, Signed, hash};
+pub(crate) use store::{BodyRoom, SecretStore, read as read_source};
 #[cfg(test)]
 pub(crate) use store::{Secret, Signer};
-pub(crate) use store::{SecretStore, read as read_source};

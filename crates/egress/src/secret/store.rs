@@ -25,8 +25,8 @@ pub(super) const SHORTEST: usize = 8;
 pub(super) const LONGEST: usize = 8192;
 /// Longest file that a value is read from: keys of AWS are a document with three of them.
 const LONGEST_FILE: u64 = 64 * 1024;
-/// Bytes of bodies that are held at once while they are looked at, all connections together.
-const HELD: usize = 16 << 20;
+/// Bytes of bodies that are held at once, until the server has taken them, all connections together.
+const HELD: usize = 64 << 20;
 
 /// A value, which goes when nobody uses it any more.
 pub(crate) type Value = Rc<Zeroizing<Vec<u8>>>;
@@ -116,21 +116,23 @@ pub(crate) struct SecretStore {
     pub(crate) signer: Option<Signer>,
     /// With the place of its access token among the secrets.
     pub(crate) logins: Vec<(Login, usize)>,
-    pub(super) held: Cell<usize>,
+    pub(super) held: Rc<Cell<usize>>,
     /// What each origin got in this run: nothing else is looked for in its answers.
     pub(super) injected: RefCell<BTreeMap<Origin, Rc<InjectedValues>>>,
 }
 
-/// Room for a body while it is looked at.
-pub(crate) struct BodyRoom<'a> {
-    store: &'a SecretStore,
+/// Room for a body as long as it is held: until the server has taken it, which takes as long as the
+/// server likes.
+#[derive(Debug)]
+pub(crate) struct BodyRoom {
+    held: Rc<Cell<usize>>,
     bytes: usize,
 }
 
-impl Drop for BodyRoom<'_> {
+impl Drop for BodyRoom {
     fn drop(&mut self) {
-        let held = self.store.held.get();
-        self.store.held.set(held.saturating_sub(self.bytes));
+        let held = self.held.get();
+        self.held.set(held.saturating_sub(self.bytes));
     }
 }
 
@@ -245,11 +247,12 @@ impl SecretStore {
     }
 
     /// Room for so many bytes, if there is any.
-    pub(crate) fn room(&self, bytes: usize) -> Option<BodyRoom<'_>> {
+    pub(crate) fn room(&self, bytes: usize) -> Option<BodyRoom> {
         let held = self.held.get().checked_add(bytes)?;
         (held <= HELD).then(|| {
             self.held.set(held);
-            BodyRoom { store: self, bytes }
+            let held = Rc::clone(&self.held);
+            BodyRoom { held, bytes }
         })
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn apply(files: &[PatchedFile]) -> Result<String, ToolError> {
         if let Some(around) = path.parent() {
             fs::create_dir_all(around).map_err(failed(path))?;
         }
-        fs::write(path, text).map_err(failed(path))?;
+        super::write(path, text.as_bytes())?;
     }
     for path in deletes {
         fs::remove_file(path).map_err(failed(path))?;

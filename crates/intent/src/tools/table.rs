@@ -247,6 +247,11 @@ struct Case {
 }
 
 impl Table {
+    /// Whether programs that get a variable of this name execute something, or find other programs.
+    pub fn is_executed_variable(&self, name: &str) -> bool {
+        self.environment.executes(name)
+    }
+
     /// The table that ships.
     pub fn shipped() -> Result<Self, InvalidTable> {
         let mut tools: BTreeMap<&str, Line> = BTreeMap::new();

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// The most names that are looked at.
+/// The most names that are looked at, but for the rest of the last directory.
 const MOST_NAMES: usize = 4_000;
 /// The most files that are hidden: each is a mount.
 const MOST_HIDDEN: usize = 200;
@@ -62,11 +62,14 @@ impl Builder<'_> {
         }
         let shown = shown(policy, &workspace);
         let named = |path: &Path| shown.iter().any(|shown| path.starts_with(shown));
-        let (found, names, all) = self.look_for(&workspace);
-        self.made.sensitive_deeper = !all;
+        let (found, names, mut all) = self.look_for(&workspace);
         let mut tracked = None;
         let mut count = 0;
         for (path, entry) in found {
+            if count >= MOST_HIDDEN {
+                all = false;
+                break;
+            }
             let known = |item: &crate::plan::Item<ViewOp>| matches!(&item.what, ViewOp::Hide { target, .. } if path.starts_with(target));
             if named(&path) || self.made.ops.iter().any(known) || !self.holds(&path, entry) {
                 continue;
@@ -80,6 +83,7 @@ impl Builder<'_> {
             self.hide(&path, HiddenBy::Sensitive, origin);
             count += 1;
         }
+        self.made.sensitive_deeper = !all;
         if count > 0 || !all {
             let cut = match all {
                 true => String::new(),
@@ -103,22 +107,23 @@ impl Builder<'_> {
             let Ok(names) = self.files.list(&directory) else {
                 continue;
             };
+            // A listing is there as a whole: names beside a file do not keep it from being found.
             for (name, kind) in names {
                 looked += 1;
-                if looked > MOST_NAMES || found.len() >= MOST_HIDDEN {
-                    return (found, looked - 1, false);
-                }
                 match kind {
                     NodeType::Directory if SKIPPED.iter().all(|skipped| name != *skipped) => {
                         left.push_back(directory.join(&name));
                     }
-                    NodeType::File => {
+                    NodeType::File if found.len() <= MOST_NAMES => {
                         if let Some(entry) = sensitive::hidden(&name) {
                             found.push((directory.join(&name), entry));
                         }
                     }
                     _ => {}
                 }
+            }
+            if looked > MOST_NAMES {
+                return (found, looked, false);
             }
         }
         (found, looked, true)

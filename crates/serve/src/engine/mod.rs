@@ -7,6 +7,7 @@ mod changes;
 mod check;
 mod create;
 mod life;
+mod packing;
 mod quota;
 mod recover;
 mod snapshots;
@@ -84,6 +85,8 @@ pub(crate) struct Engine {
     cages: RwLock<HashMap<String, Arc<Entry>>>,
     /// Cages that are being created.
     creating: quota::Creations,
+    /// Snapshots that are being written.
+    packings: packing::Packings,
     starts: Semaphore,
     /// Names of cages whose start this service has in hand.
     starting: Mutex<HashSet<String>>,
@@ -206,6 +209,7 @@ impl Engine {
             settings,
             cages: RwLock::default(),
             creating: quota::Creations::default(),
+            packings: packing::Packings::default(),
             starts: Semaphore::new(STARTS),
             starting: Mutex::default(),
         }))

@@ -3,6 +3,7 @@
 //! The daemon of a cage packs what the agent wrote, and the daemon of another one unpacks it: nothing
 //! outside follows a path of the agent. Processes and memory are not part of it.
 
+use super::packing::{Packing, SnapshotUse};
 use super::{Engine, Entry, Order, TIMEOUT, store_error};
 use crate::api::types::CreateCage;
 use crate::clock;
@@ -18,9 +19,6 @@ use std::time::Duration;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Snapshots of one project, and bytes of all of them.
-const MOST_SNAPSHOTS: usize = 256;
-const MOST_BYTES: u64 = 16 << 30;
 /// Bytes that a name may have.
 const LONGEST_NAME: usize = 128;
 /// How long the daemon may take between two pieces of an archive.
@@ -170,28 +168,20 @@ impl Engine {
                 "`ironcage change snapshot` and `ironcage change fork` keep changes of directories",
             ));
         }
-        let earlier = self.store.snapshots().map_err(store_error)?;
-        let of_project = earlier
-            .iter()
-            .filter(|snapshot| snapshot.project == record.project);
-        let (count, used) = of_project.fold((0, 0), |(count, bytes), snapshot| {
-            (count + 1, bytes + snapshot.bytes)
-        });
-        if count >= MOST_SNAPSHOTS {
-            return Err(ApiError::new(
-                Code::LimitReached,
-                format!(
-                    "project {} has {count} snapshots, as many as it may have",
-                    record.project
-                ),
+        let packing = self.packings.begin(&record.project, || {
+            let stored = self.store.snapshots().map_err(store_error)?.into_iter();
+            let of_project = stored.filter(|snapshot| snapshot.project == record.project);
+            Ok(
+                of_project.fold(SnapshotUse::default(), |used, snapshot| SnapshotUse {
+                    count: used.count + 1,
+                    bytes: used.bytes.saturating_add(snapshot.bytes),
+                }),
             )
-            .hint("delete snapshots that are not needed"));
-        }
+        })?;
         let random =
             random_hex(8).map_err(|error| ApiError::internal("get random bytes", &error))?;
         let id = format!("s{random}");
-        let left = MOST_BYTES.saturating_sub(used);
-        let bytes = self.pack(entry, &id, left).await?;
+        let bytes = self.pack(entry, &id, &packing).await?;
         let snapshot = SnapshotRecord {
             id,
             project: record.project,
@@ -222,7 +212,7 @@ impl Engine {
     }
 
     /// Writes the archive of a cage to a file, and returns its length.
-    async fn pack(&self, entry: &Entry, id: &str, most: u64) -> ApiResult<u64> {
+    async fn pack(&self, entry: &Entry, id: &str, packing: &Packing<'_>) -> ApiResult<u64> {
         let write = failed("write a snapshot");
         let path = self.snapshot_file(id, PART);
         let mut options = tokio::fs::OpenOptions::new();
@@ -240,17 +230,8 @@ impl Engine {
         loop {
             match link.receive(Some(STALLED)).await? {
                 Received::Data(Kind::Data, data) => {
+                    packing.add(data.len())?;
                     bytes += data.len() as u64;
-                    if bytes > most {
-                        return Err(ApiError::new(
-                            Code::NoSpace,
-                            format!(
-                                "the snapshots of a project have at most {} GiB",
-                                MOST_BYTES >> 30
-                            ),
-                        )
-                        .hint("delete snapshots that are not needed"));
-                    }
                     file.write_all(&data).await.map_err(&write)?;
                 }
                 Received::Done => break,

@@ -2,11 +2,14 @@
 //! given at once, and may have it asked for or denied. It cannot give anything, and where it does not
 //! answer in time and in its form, a person is asked.
 
-use ironcage_control::GrantRequest;
+use ironcage_control::{Bytes, GrantRequest};
+use ironcage_intent::Table;
 use ironcage_model::{LeaseOrigin, Resource};
+use ironcage_plan::{Item, Variable};
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
 use ironcage_sys::process::close_all_but;
 use ironcage_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ironcage_sys::rustix::fs::{MemfdFlags, memfd_create};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::pipe::{PipeFlags, pipe_with};
 use ironcage_sys::rustix::process::{
@@ -19,8 +22,9 @@ use serde_json::json;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -45,10 +49,19 @@ pub(super) enum LeaseOpinion {
     Deny(String),
 }
 
+/// What a judge is told of a command.
+pub(super) struct JudgedCommand {
+    /// All of it: what is cut off could be what matters.
+    pub(super) text: String,
+    /// Variables with which its programs execute something else (`BASH_ENV`, `PATH`), where they are
+    /// not the cage's own.
+    pub(super) environment: BTreeMap<String, String>,
+}
+
 /// The judge of one command, which is told what it is.
 pub(super) struct LeaseJudge<'a> {
     words: &'a [String],
-    command: &'a str,
+    command: JudgedCommand,
     origin: LeaseOrigin,
     /// What it said: the same is not asked twice.
     said: RefCell<BTreeMap<String, LeaseOpinion>>,
@@ -71,11 +84,15 @@ struct JudgeAnswer {
 
 impl<'a> LeaseJudge<'a> {
     /// The judge that a policy names; `None` where it names none, and for the operator's own wishes.
-    pub(super) fn of(words: &'a [String], command: &'a str, origin: LeaseOrigin) -> Option<Self> {
+    pub(super) fn of(
+        words: &'a [String],
+        origin: LeaseOrigin,
+        command: impl FnOnce() -> JudgedCommand,
+    ) -> Option<Self> {
         let asked = !words.is_empty() && origin != LeaseOrigin::Operator;
         asked.then(|| LeaseJudge {
             words,
-            command,
+            command: command(),
             origin,
             said: RefCell::default(),
         })
@@ -95,7 +112,8 @@ impl<'a> LeaseJudge<'a> {
                     "resource": resource,
                     "origin": self.origin,
                     "reason": request.reason,
-                    "command": self.command,
+                    "command": self.command.text,
+                    "environment": self.command.environment,
                 });
                 read(answer(self.words, question.to_string().as_bytes()))
             }
@@ -103,6 +121,26 @@ impl<'a> LeaseJudge<'a> {
         self.said.borrow_mut().insert(what, judgement.clone());
         judgement
     }
+}
+
+/// The variables of a command with which programs execute something else, where the cage itself has
+/// them otherwise or not at all.
+pub(super) fn telling_environment(
+    table: &Table,
+    variables: &[(Bytes, Bytes)],
+    own: &[Item<Variable>],
+) -> BTreeMap<String, String> {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
+    let is_own = |(name, value): &&(Bytes, Bytes)| {
+        let is = |own: &Item<Variable>| {
+            own.what.name.as_bytes() == name.0 && own.what.value.as_bytes() == value.0
+        };
+        own.iter().any(is)
+    };
+    let told = variables.iter().filter(|variable| !is_own(variable));
+    let told = told.map(|(name, value)| (text(name), text(value)));
+    told.filter(|(name, _)| table.is_executed_variable(name))
+        .collect()
 }
 
 /// Reads an answer: all that is not one has a person asked.
@@ -196,14 +234,15 @@ fn run(words: &[String], question: &[u8], pipe: OwnedFd, supervisor: Pid) -> ! {
     }
     let _ = set_name(c"ironcage-judge");
     let executed = || {
-        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-        // A pipe takes all of it at once: a question is bounded.
-        File::from(theirs).write_all(question).ok()?;
+        // Not a pipe, which a long question would fill while nobody reads it yet.
+        let mut told = File::from(memfd_create("question", MemfdFlags::CLOEXEC).ok()?);
+        told.write_all(question).ok()?;
+        told.rewind().ok()?;
         let (program, arguments) = words.split_first()?;
         let error = Command::new(program)
             .args(arguments)
             .current_dir("/")
-            .stdin(Stdio::from(ours))
+            .stdin(Stdio::from(told))
             .stdout(Stdio::from(pipe))
             .stderr(Stdio::null())
             .exec();
@@ -219,6 +258,30 @@ mod tests {
 
     fn said(text: &str) -> LeaseOpinion {
         read(Ok(text.as_bytes().to_vec()))
+    }
+
+    #[test]
+    fn a_judge_is_told_of_variables_with_which_something_else_is_executed() {
+        let table = Table::shipped().unwrap();
+        let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
+        let said = [
+            ("PATH", "/usr/bin"),
+            ("HOME", "/tmp/other"),
+            ("BASH_ENV", "/tmp/x"),
+            ("LD_PRELOAD", "/tmp/y"),
+            ("LANG", "C"),
+        ];
+        let said = said.map(|(name, value)| (bytes(name), bytes(value)));
+        let own = [("PATH", "/usr/bin"), ("HOME", "/home/agent")].map(|(name, value)| Item {
+            what: Variable {
+                name: name.into(),
+                value: value.into(),
+            },
+            origin: String::new(),
+        });
+        let told = telling_environment(&table, &said, &own);
+        let told: Vec<&str> = told.keys().map(String::as_str).collect();
+        assert_eq!(told, ["BASH_ENV", "HOME", "LD_PRELOAD"]);
     }
 
     #[test]

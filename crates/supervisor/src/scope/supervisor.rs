@@ -3,9 +3,9 @@
 //!
 //! It may wait where the cage's supervisor may not. It dies with that one, and the scope with it.
 
-use super::command_text::shell_words;
+use super::command_text::{all_shell_words, shell_words};
 use super::deciding::{LeaseDecider, NeedToAsk, decide_all};
-use super::judge::LeaseJudge;
+use super::judge::{JudgedCommand, LeaseJudge, telling_environment};
 use super::leases::ScopeLease;
 use super::link::{FromScope, ScopeLink, ScopeNeeds, ScopePermissionRequest, ScopeTaint};
 use super::{approval, call, planning, shell};
@@ -24,6 +24,7 @@ use crate::supervise::{Callbacks, Supervision, SupervisionSetup, failed};
 use crate::untrusted_fds::{close_elsewhere, words_only};
 use ironcage_backend::{MountHelper, Sibling};
 use ironcage_control::{Channel, DeniedLease, Description, ExecRequest, Reply, RuntimeDir};
+use ironcage_intent::Table;
 use ironcage_model::{
     Ending, EventKind, IntentRecord, Lease, Reason, Resource, SupervisorReason, Taint, in_full,
 };
@@ -189,6 +190,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         // A shell says all of them.
         plan.command.env.clear();
     }
+    let by_tool = command.is_some();
     let command = command.unwrap_or_else(|| shell_words(&request.argv));
     let have_asked = |needs: &[NeedToAsk<'_>]| {
         let request = |(ticket, need): (usize, &NeedToAsk<'_>)| ScopePermissionRequest {
@@ -207,6 +209,18 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
     };
     let leases = plan.leases.as_ref();
     let judge_words = leases.map_or(&[][..], |leases| &leases.judge);
+    let judged = || {
+        let own = &cage_plan.command.env;
+        let table = Table::shipped().ok();
+        let told = table.map(|table| telling_environment(&table, &request.env, own));
+        JudgedCommand {
+            text: match by_tool {
+                true => command.clone(),
+                false => all_shell_words(&request.argv),
+            },
+            environment: told.unwrap_or_default(),
+        }
+    };
     let deciding = LeaseDecider {
         plan: &plan,
         origin: asked.origin,
@@ -214,7 +228,7 @@ fn supervise(given: ScopeSetup<'_>) -> Result<(), RunError> {
         first: first_lease,
         distrusted,
         taint,
-        judge: LeaseJudge::of(judge_words, &command, asked.origin),
+        judge: LeaseJudge::of(judge_words, asked.origin, judged),
         // A shell's command does without what nobody could give it.
         all_or_nothing: streams.is_none(),
     };
