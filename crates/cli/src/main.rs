@@ -36,7 +36,7 @@ mod version;
 
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use cli::{Cli, Command, InsideCli};
-use ironcage_command::{error, json};
+use ironcage_command::{error, failure, json};
 use std::ffi::OsString;
 
 #[global_allocator]
