@@ -12,6 +12,7 @@ mod cages;
 mod change;
 mod child_spawner;
 mod cli;
+mod command_group;
 mod commands;
 mod completion;
 mod confirm;
