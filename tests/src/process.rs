@@ -106,6 +106,17 @@ impl Ran {
     }
 }
 
+impl Ran {
+    /// This, when it failed with this code, a reason's or a failure's (docs/reference/failures.md).
+    ///
+    /// # Panics
+    /// When it did not; the message has all that the command said.
+    #[track_caller]
+    pub fn failed(self, code: &str) -> Self {
+        self.ended(125).denied(code)
+    }
+}
+
 impl fmt::Debug for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.bytes[..self.bytes.len().min(4096)];

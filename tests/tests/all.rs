@@ -51,6 +51,7 @@ mod learning;
 mod leased_names;
 mod leases;
 mod leases_beyond_files;
+mod leases_killed;
 mod leftovers;
 mod lifecycle;
 mod limits;

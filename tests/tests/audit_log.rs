@@ -91,7 +91,7 @@ either! {
         running.stdout().read_exact(&mut said).expect("a sign that it runs");
         ironcage(stage, &["audit", "prune", "--keep", "0", "--dry-run"]).ok();
         // Nobody is there to be asked, and a bare number could mean anything.
-        ironcage(stage, &["audit", "prune", "--keep", "0"]).ended(125).says("--yes");
+        ironcage(stage, &["audit", "prune", "--keep", "0"]).failed("confirmation-needed").says("--yes");
         ironcage(stage, &["audit", "prune", "--older-than", "30", "--yes"]).ended(125).says("for example 12h or 30d");
         let told = ironcage(stage, &["audit", "prune", "--keep", "0", "--yes"]).ok();
         assert!(told.stdout().contains("its cage is running") && told.stdout().contains("removed 2, 1 stay"), "{told:?}");

@@ -91,15 +91,15 @@ either! {
         assert_eq!(shown["id"], id);
         let used: Value = serde_json::from_str(&ironcage(stage, &["stats", "--json", "web"]).ok().stdout()).expect("JSON");
         assert!(used[0]["memory"].as_u64() > Some(0) && used[0]["pids"].as_u64() > Some(0), "{used}");
-        ironcage(stage, &["rm", "web"]).ended(125).says("is running");
+        ironcage(stage, &["rm", "web"]).failed("cage-running");
         ironcage(stage, &["stop", "web"]).ok();
         assert!(ps(stage, &[]).is_empty());
         assert_eq!(status(stage, &id).as_deref(), Some("signal 15"));
         ironcage(stage, &["wait", &id]).ended(143);
-        ironcage(stage, &["exec", &id, "--", "/bin/true"]).ended(125).says("not running");
+        ironcage(stage, &["exec", &id, "--", "/bin/true"]).failed("cage-not-running");
         ironcage(stage, &["rm", "web"]).ok();
         assert_eq!(status(stage, &id), None);
-        ironcage(stage, &["logs", &id]).ended(125).says("no output is kept");
+        ironcage(stage, &["logs", &id]).failed("output-not-kept");
         assert!(sockets(stage).is_empty(), "{:?}", sockets(stage));
     }
 
@@ -140,7 +140,7 @@ either! {
         // Every id begins so.
         let ran = ironcage(stage, &["inspect", "c"]).ended(125).says(&first);
         ran.says(&second);
-        ironcage(stage, &["inspect", "nobody"]).ended(125).says("no cage has the id or name");
+        ironcage(stage, &["inspect", "nobody"]).failed("no-such-cage");
         ironcage(stage, &["stop", "--time", "0", "one", &second]).ok();
         let again = start(stage, &["--name", "one"], &["/bin/sleep", "1000"]);
         ironcage(stage, &["rm", "--force", &again]).ok();
@@ -191,8 +191,8 @@ either! {
         assert!(wait_until(PATIENCE, || !somebody_runs(&mark)), "processes of the cage outlive their supervisor");
         assert!(wait_until(PATIENCE, || ps(stage, &[]).is_empty()));
         assert_eq!(status(stage, &id).as_deref(), Some("killed"));
-        ironcage(stage, &["wait", &id]).ended(125).says("its supervisor was killed");
-        ironcage(stage, &["stop", &id]).ended(125).says("not running");
+        ironcage(stage, &["wait", &id]).failed("cage-killed");
+        ironcage(stage, &["stop", &id]).failed("cage-not-running");
         // Its name is free again, and its socket was removed by who looked.
         let next = start(stage, &["--name", "gone"], &["/bin/true"]);
         ironcage(stage, &["wait", &next]).ended(0);
@@ -206,7 +206,7 @@ either! {
         let id = ps(stage, &[])[0]["id"].as_str().expect("an id").to_owned();
         ironcage(stage, &["exec", &id, "--", "/bin/sh", "-c", "exit 5"]).ended(5);
         ironcage(stage, &["attach", &id]).ended(125).denied("cage-in-foreground");
-        ironcage(stage, &["logs", &id]).ended(125).says("foreground");
+        ironcage(stage, &["logs", &id]).failed("output-not-kept").says("foreground");
         drop(running.stdin());
         running.finish(PATIENCE).ok();
         assert!(ps(stage, &["-a"]).is_empty());

@@ -89,7 +89,7 @@ either! {
             git add . && git commit -q -m first").ok();
         stage.sh_with(&["-q"], "echo 2 > kept; echo 2 > taken; echo evil > .envrc; echo new > new; echo z > zlast; \
             git -c user.name=a -c user.email=a@b commit -q -a -m inside").ok();
-        ironcage(stage, &["apply", "--interactive"]).ended(125).says("standard input is not a terminal");
+        ironcage(stage, &["apply", "--interactive"]).failed("confirmation-needed");
         let Some(screen) = Screen::open(stage) else { return };
         let ironcage_line = |rest: &str| screen.line(&format!("clear; {} {rest}", binary().display()));
         let answer = |about: &str, word: &str| {
@@ -146,7 +146,7 @@ either! {
         assert!(ironcage(stage, &["diff", &aside, "--name-only"]).ok().stdout().contains("first"));
         assert!(!ironcage(stage, &["diff", "--name-only"]).ok().stdout().contains("first"));
         // Neither without a word nor before its time.
-        ironcage(stage, &["change", "prune"]).ended(125).says("--yes skips the prompt");
+        ironcage(stage, &["change", "prune"]).failed("confirmation-needed").says("--yes");
         assert!(ironcage(stage, &["change", "prune", "--yes", "--older-than", "1d"]).ok().stdout().contains("nothing to remove"));
         let removed = ironcage(stage, &["change", "prune", "--yes"]).ok().stdout();
         assert!(removed.contains(&aside) && !removed.contains(&current) && removed.contains("removed 1"), "{removed}");

@@ -243,8 +243,8 @@ either! {
 
     fn a_nested_run_is_answered_with_child(stage) {
         let policy = policy(stage);
-        let ran = stage.sh_with(&["-q", "--policy", &policy], "/.ironcage/bin/ironcage run -- true");
-        ran.ended(125).says("you are in a cage").says("ironcage child");
+        let ran = stage.sh_with(&["-q", "-e", "IRONCAGE_ERROR_CODES=1", "--policy", &policy], "/.ironcage/bin/ironcage run -- true");
+        ran.failed("in-a-cage").says("ironcage child");
     }
 
     fn profile_init_writes_sections_that_a_run_takes(stage) {

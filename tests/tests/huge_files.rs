@@ -48,6 +48,6 @@ either! {
         assert_eq!(part(stage, "there", FAR), "agents");
         assert_eq!(part(stage, "new", FAR), "far  !");
         assert_eq!(stage.sh_outside("sha256sum < dense").ok().stdout(), ran.stdout());
-        Running::start(&mut stage.ironcage(["diff"])).finish(DEADLINE).ended(125).says("no pending change");
+        Running::start(&mut stage.ironcage(["diff"])).finish(DEADLINE).failed("no-pending-change");
     }
 }

@@ -52,7 +52,7 @@ both! {
     fn a_writable_image_is_changed_beside_itself_and_committed(stage) {
         let layout = Layout::new();
         image(stage, &["load", text(&layout.saved())]).ok();
-        image(stage, &["commit", "mine:1"]).ended(125).says("nothing to commit");
+        image(stage, &["commit", "mine:1"]).failed("nothing-to-commit");
         let write = "echo new > /opt/app/y; rm /etc/release; mkdir /opt/made; touch /opt/made/x; ls /opt/app; \
                      ls /etc/release; cat /etc/passwd";
         let ran = stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", write]);
@@ -73,7 +73,7 @@ both! {
         // Each start begins with an empty layer.
         let again = stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", "cat /etc/release"]);
         assert_eq!(again.ok().stdout(), "upper\n");
-        image(stage, &["commit", "mine:2"]).ended(125).says("nothing to commit");
+        image(stage, &["commit", "mine:2"]).failed("nothing-to-commit");
         // What others would read as deletions is not committed.
         stage.run(&["-q", "--image", "small:1", "--writable-image"], &["-c", "touch /opt/.wh.app"]).ok();
         image(stage, &["commit", "mine:2"]).ended(125).says(".wh.");
@@ -161,7 +161,7 @@ both! {
         let mut running = Running::start(command.stdin(Stdio::piped()));
         let (mut first, mut output) = ([0_u8; 6], running.stdout());
         std::io::Read::read_exact(&mut output, &mut first).expect("ready");
-        image(stage, &["rm", "small:1"]).ended(125).says("a running cage uses it");
+        image(stage, &["rm", "small:1"]).failed("image-in-use");
         image(stage, &["prune", "--all"]).ok();
         assert_eq!(left(stage, "images"), 1);
         drop(running.stdin());

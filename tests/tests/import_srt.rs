@@ -109,7 +109,7 @@ either! {
 
     fn a_file_that_exists_is_not_written_over(stage) {
         stage.write(stage.project().join("ironcage.toml"), "# mine\n");
-        import(stage, "{}").ended(125).says("the file exists");
+        import(stage, "{}").failed("file-exists");
         assert_eq!(stage.read("ironcage.toml").as_deref(), Some("# mine\n"));
     }
 

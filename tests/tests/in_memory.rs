@@ -108,7 +108,7 @@ print(sum(stat.st_blocks for stat in kept) * 512, len(kept))";
         ironcage(stage, &["exec", &id, "--", "/bin/sh", "-c", "echo new > file"]).ok();
         assert_eq!(on_disk(stage), 0);
         for args in [&["diff"][..], &["apply"]] {
-            ironcage(stage, args).ended(125).says("in the memory of its cage");
+            ironcage(stage, args).failed("change-in-memory");
         }
         assert_eq!(stage.read("file").as_deref(), Some("old"));
         ironcage(stage, &["exec", &id, "--", "/bin/sh", "-c", "test $(cat file) = new"]).ok();

@@ -138,7 +138,7 @@ either! {
             let marker = ["--", "/bin/sh", "-c", "echo ran"];
             ironcage(stage, &[&begin[..], flags, &marker[..]].concat())
         };
-        let refused = learn(&[]).ended(125).says("--force");
+        let refused = learn(&[]).failed("file-exists").says("--force");
         // It is said before the run, not after it.
         assert_eq!(refused.stdout(), "");
         assert_eq!(std::fs::read_to_string(&policy).expect("mine"), "# mine\n");

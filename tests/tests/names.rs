@@ -68,52 +68,6 @@ const BARE_TYPES: &[&str] = &[
 /// Items that keep such a name: where, which, why.
 const KEPT_NAMES: &[(&str, &str, &str)] = &[
     (
-        "crates/mcp/src/pins.rs",
-        "Kept",
-        "why a tool is kept back; a private type",
-    ),
-    (
-        "crates/oci-runtime/src/error.rs",
-        "Refusal",
-        "what a runtime answers its engine",
-    ),
-    (
-        "crates/oci-runtime/src/state.rs",
-        "Record",
-        "the state file of a container",
-    ),
-    (
-        "crates/oci-runtime/src/state.rs",
-        "Kept",
-        "the directory that keeps it",
-    ),
-    (
-        "crates/serve/src/answers.rs",
-        "Held",
-        "bytes that are held for an answer",
-    ),
-    (
-        "crates/serve/src/e2b/filesystem.rs",
-        "Answer",
-        "an answer of E2B's protocol",
-    ),
-    (
-        "crates/serve/src/e2b/process.rs",
-        "Answer",
-        "an answer of E2B's protocol",
-    ),
-    (
-        "crates/serve/src/e2b/sandboxes.rs",
-        "Answer",
-        "an answer of E2B's protocol",
-    ),
-    (
-        "crates/vmm/src/files/tree.rs",
-        "Found",
-        "what a look-up found",
-    ),
-    ("tests/tests/service.rs", "Answer", "an HTTP answer"),
-    (
         "crates/model/src/event.rs",
         "DoorNarrowed",
         "an audit event",
@@ -307,11 +261,6 @@ fn program_sources() -> Vec<(String, String)> {
 
 /// Types that have one name in several modules of a crate: which crate, which name, why.
 const SHARED_IN_CRATE: &[(&str, &str, &str)] = &[
-    (
-        "crates/serve",
-        "Answer",
-        "each part of E2B's protocol has its own",
-    ),
     ("crates/inside", "Args", "each command has its own"),
     (
         "crates/vmm",

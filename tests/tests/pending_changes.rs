@@ -48,7 +48,7 @@ both! {
             assert_eq!(at(name).uid(), stage.uid(), "{name}");
         }
         stage.sh_outside("set -e; git fsck --strict; test \"$(git log --format=%s -1 topic)\" = inside; test -z \"$(git status --porcelain)\"").ok();
-        ironcage(stage, &["diff"]).ended(125).says("no pending change");
+        ironcage(stage, &["diff"]).failed("no-pending-change");
     }
 
     fn branches_and_tags_that_are_lost_or_moved_are_named(stage) {
@@ -132,7 +132,7 @@ both! {
     fn a_mistyped_name_is_no_success(stage) {
         stage.sh_with(COW, "echo x >file").ok();
         for args in [&["diff", "nosuch"][..], &["apply", "nosuch"], &["discard", "nosuch", "--yes"]] {
-            ironcage(stage, args).ended(125).says("nosuch is not in change");
+            ironcage(stage, args).failed("not-in-change").says("nosuch");
         }
         ironcage(stage, &["change", "fork", "file"]).ended(125).says("cannot fork part of a change");
         let json: serde_json::Value = serde_json::from_str(&ironcage(stage, &["change", "list", "--json"]).ok().stdout()).expect("JSON");

@@ -21,19 +21,19 @@ pub(crate) struct Service {
 
 /// An answer of it.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     #[track_caller]
-    pub(crate) fn ok(self) -> Answer {
+    pub(crate) fn ok(self) -> HttpResponse {
         assert!(
             (200..300).contains(&self.status),
             "{}: {}",
@@ -107,7 +107,7 @@ impl Service {
         }
     }
 
-    pub(crate) fn raw(&self, text: &[u8]) -> Answer {
+    pub(crate) fn raw(&self, text: &[u8]) -> HttpResponse {
         let mut stream = TcpStream::connect(&self.address).expect("the service");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.write_all(text).expect("sent");
@@ -130,7 +130,7 @@ impl Service {
         {
             body = unchunked(&body);
         }
-        Answer { status, head, body }
+        HttpResponse { status, head, body }
     }
 
     pub(crate) fn send(
@@ -140,7 +140,7 @@ impl Service {
         path: &str,
         headers: &str,
         body: &[u8],
-    ) -> Answer {
+    ) -> HttpResponse {
         let mut text = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n{headers}Content-Length: {}\r\n\r\n",
             body.len()
@@ -150,11 +150,11 @@ impl Service {
         self.raw(&text)
     }
 
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> HttpResponse {
         self.send(&self.key, "GET", path, "", b"")
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> HttpResponse {
         self.send(
             &self.key,
             "POST",
@@ -178,7 +178,7 @@ impl Service {
         .json()
     }
 
-    pub(crate) fn delete(&self, id: &str) -> Answer {
+    pub(crate) fn delete(&self, id: &str) -> HttpResponse {
         self.send(&self.key, "DELETE", &format!("/v1/cages/{id}"), "", b"")
     }
 

@@ -21,7 +21,7 @@ fn bounds(stage: &Stage, words: &[&str]) {
         .ok();
 }
 
-fn sent(service: &Service, key: &str, path: &str, body: &Value) -> crate::service::Answer {
+fn sent(service: &Service, key: &str, path: &str, body: &Value) -> crate::service::HttpResponse {
     service.send(key, "POST", path, JSON, body.to_string().as_bytes())
 }
 

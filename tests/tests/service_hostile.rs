@@ -2,7 +2,7 @@
 //! another tenant, with paths that lead elsewhere, with bodies that are no requests, and with those that are;
 //! connections that stall; and the end of the service in the middle of a request.
 
-use crate::service::{Answer, Service, running};
+use crate::service::{HttpResponse, Service, running};
 use crate::service_api::key;
 use ironcage_tests::{either, wait_until};
 use serde_json::{Map, Value, json};
@@ -177,7 +177,7 @@ fn violation(description: &Value, schema: &Value, value: &Value, place: &str) ->
 
 /// An error of the service: its code, one of those that the description names.
 #[track_caller]
-fn error_code(description: &Value, answer: &Answer, what: &str) -> String {
+fn error_code(description: &Value, answer: &HttpResponse, what: &str) -> String {
     assert!((400..500).contains(&answer.status), "{what}: {answer:?}");
     let body = answer.json();
     let schema = json!({ "$ref": "#/components/schemas/ErrorBody" });
@@ -185,7 +185,7 @@ fn error_code(description: &Value, answer: &Answer, what: &str) -> String {
     body["error"]["code"].as_str().expect("a code").to_owned()
 }
 
-fn send(service: &Service, key: &str, route: &Route, path: &str, body: &[u8]) -> Answer {
+fn send(service: &Service, key: &str, route: &Route, path: &str, body: &[u8]) -> HttpResponse {
     let kind = if route.body.is_some() { JSON } else { "" };
     service.send(key, &route.method, path, kind, body)
 }
@@ -221,7 +221,7 @@ either! {
             assert_eq!((answer.status, error_code(&description, &answer, &what).as_str()), (404, "not_found"), "{what}");
             // What does not exist at all is answered with the same words.
             let (absent, _) = with("c000000000000", "w000000000000", "snap_0", &process);
-            let text = |answer: &Answer| String::from_utf8_lossy(&answer.body).replace(&id, "X").replace(&change, "X").replace(&kept, "X").replace("c000000000000", "X").replace("w000000000000", "X").replace("snap_0", "X");
+            let text = |answer: &HttpResponse| String::from_utf8_lossy(&answer.body).replace(&id, "X").replace(&change, "X").replace(&kept, "X").replace("c000000000000", "X").replace("w000000000000", "X").replace("snap_0", "X");
             assert_eq!(text(&answer), text(&absent), "{what}");
             asked += 1;
             // The same request is one for the one whose it is.

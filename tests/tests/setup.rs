@@ -67,7 +67,9 @@ fn a_host_is_set_up_once_and_as_shown_and_undone() {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
     // Nobody to ask, and nobody said yes.
-    setup(&stage, &root, &[]).ended(125).says("--yes");
+    setup(&stage, &root, &[])
+        .failed("confirmation-needed")
+        .says("--yes");
     assert_eq!(tree(&root), before);
     setup(&stage, &root, &["--yes"]).ok();
     let subuid = fs::read_to_string(root.join("etc/subuid")).expect("subuid");
@@ -121,7 +123,7 @@ fn a_user_may_look_and_not_touch() {
         "nobody",
     ]))
     .finish(Duration::from_secs(60));
-    ran.ended(125).says("not root");
+    ran.failed("not-root");
 }
 
 #[test]

@@ -98,7 +98,7 @@ both! {
         assert!(listed.contains("/home/project"), "{listed}");
         assert!(listed.contains("in directories that cannot be read"), "{listed}");
         // Nobody is there to ask: nothing is done.
-        state(stage, &["reset"]).ended(125).says("--yes");
+        state(stage, &["reset"]).failed("confirmation-needed");
         state(stage, &["reset", "--yes"]).ok();
         assert_eq!(std::fs::read_dir(&kept).expect("the place").count(), 0, "{:?}", tree(&kept));
         assert_eq!(state(stage, &["list"]).ok().stdout(), "nothing is kept for any workspace\n");
@@ -137,7 +137,7 @@ both! {
         stage.write(stage.home().join(".tool/settings"), "mine");
         symlink("/etc/passwd", stage.home().join(".tool/link")).expect("a link");
         let home = stage.home().display().to_string();
-        state(stage, &["import", &format!("{home}/.tool")]).ended(125).says("--yes");
+        state(stage, &["import", &format!("{home}/.tool")]).failed("confirmation-needed");
         let told = state(stage, &["import", "--yes", &format!("{home}/.tool")]).ok().stdout();
         assert!(told.contains("skipped") && told.contains(".tool/link"), "{told}");
         let ran = stage.sh_with(&["--state", ".tool"], "cat ~/.tool/settings; test ! -e ~/.tool/link && echo new > ~/.tool/settings").ok();

@@ -7,8 +7,8 @@
 //! `config.json`. Its first process is a program of Ironcage's that only collects orphans; the
 //! command and every exec are the runtime's `exec`.
 //!
-//! A container monitor stands outside, below a subreaper, and speaks for the cage. All that the
-//! runtime keeps is on a tmpfs that only the container monitor sees, and goes with it.
+//! A container monitor outside, below a subreaper, answers the supervisor. The runtime's state is on a
+//! tmpfs that only the container monitor sees, and ends with it.
 #![forbid(unsafe_code)]
 
 mod bundle;

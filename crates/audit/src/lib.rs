@@ -1,11 +1,11 @@
-//! The record of a cage: an append-only log with a hash chain, outside the cage's reach.
+//! The audit log of a cage: append-only, with a hash chain, outside the cage's reach.
 //!
 //! Each cage has one file of JSON lines. Every line carries its number, the hash of the line before
 //! it and its own hash; the number and hash of the last line, the *head*, are kept in another
 //! directory. So a changed, missing, moved, doubled or inserted line is found, and so is a cut
 //! tail.
 //!
-//! This crate does: write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]), search
+//! This crate can write ([`Log`]), read ([`Reader`], [`read`]), check ([`verify`]), search
 //! ([`list`], [`find`]), remove what is old ([`prune`]) and explain what a denial means
 //! ([`Explanations`]).
 //!

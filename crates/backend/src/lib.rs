@@ -1,10 +1,9 @@
-//! The seam between the runtime and what makes a cage.
+//! The interface between the supervisor and the code that builds a cage.
 //!
-//! [`Backend`] says what a backend is and what it can; [`StartingCage`] and [`Cage`] are the
-//! supervisor's side of a cage made of processes of this host. The code that those backends share
-//! stands here too: the messages between supervisor and first process, and what that process
-//! does after its backend has enclosed it. The differences (namespaces, file view, identity) are
-//! the backends' own.
+//! [`Backend`] is the trait; [`StartingCage`] and [`Cage`] are the supervisor's side of a cage made of
+//! processes on this host. The crate also has the code that those backends share: the messages between
+//! supervisor and PID 1, and what PID 1 does after its backend has enclosed it. Each backend has the
+//! rest: namespaces, file view, identity.
 #![forbid(unsafe_code)]
 
 mod backend;

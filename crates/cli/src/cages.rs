@@ -1,6 +1,7 @@
 //! Running cages: commands find one, connect to it, and render its errors here.
 
 use crate::error::CliError;
+use crate::failure::FailureCode;
 use crate::pending_change::change_error;
 use ironcage_client::{Cages, ClientError, Connection, RunningCage};
 use ironcage_control::{Reply, Request};
@@ -8,7 +9,6 @@ use ironcage_model::CageId;
 use ironcage_workspace::{Change, Store};
 
 /// The code of an error about a cage that is not running.
-const NO_SUCH_CAGE: &str = "no-such-cage";
 
 /// Every cage of this user.
 pub(crate) fn all() -> Result<Cages, CliError> {
@@ -67,10 +67,12 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
     match error {
         ClientError::NotFound { .. } => message
             .hint("`ironcage ps -a` lists cages; `ironcage audit list` lists their logs")
-            .with_kind(NO_SUCH_CAGE),
+            .with_failure(FailureCode::NoSuchCage),
         ClientError::Container { .. } => message
             .hint("`ironcage stop` and `ironcage audit` work with it; its engine does the rest"),
-        ClientError::Ambiguous { .. } => message.hint("type more of the ID"),
+        ClientError::Ambiguous { .. } => message
+            .hint("type more of the ID")
+            .with_failure(FailureCode::CageAmbiguous),
         ClientError::Refused { reason } => message.with_denial(&reason),
         ClientError::NotGiven { refused } => match refused.first() {
             Some(first) => message.with_denial(&first.reason),
@@ -78,7 +80,7 @@ pub(crate) fn client_error(error: ClientError) -> CliError {
         },
         ClientError::NotRunning { id } | ClientError::Gone { id } => message
             .hint(format!("`ironcage audit show {id}` shows what it did"))
-            .with_kind(NO_SUCH_CAGE),
+            .with_failure(FailureCode::CageNotRunning),
         _ => message,
     }
 }

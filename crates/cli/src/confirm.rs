@@ -1,6 +1,7 @@
 //! Yes-or-no prompts.
 
 use crate::error::CliError;
+use crate::failure::FailureCode;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 /// Asks a question that ends in `?`. Without a terminal nobody can answer, so nothing is done:
@@ -10,6 +11,7 @@ pub(crate) fn confirm(question: &str, undone: &str, flag: &str) -> Result<bool, 
         return Err(CliError::new(format!(
             "{undone}: cannot ask for confirmation, standard input is not a terminal"
         ))
+        .with_failure(FailureCode::ConfirmationNeeded)
         .hint(format!("{flag} skips the prompt")));
     }
     let failed =

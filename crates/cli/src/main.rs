@@ -12,6 +12,7 @@ mod cages;
 mod change;
 mod child_spawner;
 mod cli;
+mod command_group;
 mod commands;
 mod completion;
 mod confirm;
@@ -36,7 +37,7 @@ mod version;
 
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use cli::{Cli, Command, InsideCli};
-use ironcage_command::{error, json};
+use ironcage_command::{error, failure, json};
 use std::ffi::OsString;
 
 #[global_allocator]

@@ -1,6 +1,7 @@
 //! Finds the pending change that a command names, and the part of it.
 
 use crate::error::CliError;
+use crate::failure::FailureCode;
 use crate::{cages, paths};
 use ironcage_client::Connection;
 use ironcage_host::SystemFiles;
@@ -203,30 +204,26 @@ pub(crate) fn pending(store: &Store, workspace: &Path) -> Result<Change, CliErro
         .ok_or_else(|| {
             let shown = ironcage_model::Printable::new(workspace);
             CliError::new(format!("no pending change for {shown}"))
+                .with_failure(FailureCode::NoPendingChange)
                 .hint("`ironcage change list` lists the changes of all workspaces")
         })
 }
 
 /// An error of a change, with a hint where there is something to do.
 pub(crate) fn change_error(error: &WorkspaceError) -> CliError {
-    let message = match error {
-        WorkspaceError::InUse { .. } => CliError::from_error(error).with_kind("change_in_use"),
-        WorkspaceError::Unknown { .. } => CliError::from_error(error).with_kind("unknown_change"),
-        WorkspaceError::NotReviewed { .. } => CliError::from_error(error)
-            .with_kind("not_reviewed")
-            .hint("review it again: `ironcage diff`"),
-        WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => {
-            CliError::from_error(error).with_kind("not_in_change")
-        }
-        _ => CliError::from_error(error),
-    };
+    let message = CliError::from_error(error);
     match error {
-        WorkspaceError::InUse { .. } => {
-            message.hint("stop the cage that works on it, then run this again")
-        }
-        WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => {
-            message.hint("paths are relative to the current directory")
-        }
+        WorkspaceError::InUse { .. } => message
+            .with_failure(FailureCode::ChangeInUse)
+            .hint("stop the cage that works on it, then run this again"),
+        WorkspaceError::InMemory { .. } => message.with_failure(FailureCode::ChangeInMemory),
+        WorkspaceError::Unknown { .. } => message.with_failure(FailureCode::NoSuchChange),
+        WorkspaceError::NotReviewed { .. } => message
+            .with_failure(FailureCode::ChangeNotReviewed)
+            .hint("review it again: `ironcage diff`"),
+        WorkspaceError::Elsewhere { .. } | WorkspaceError::NotThere { .. } => message
+            .with_failure(FailureCode::NotInChange)
+            .hint("paths are relative to the current directory"),
         _ => message,
     }
 }

@@ -1,6 +1,7 @@
 //! Writes a new file for the user: all of it or nothing, and never over another without --force.
 
 use crate::error::CliError;
+use crate::failure::FailureCode;
 use ironcage_model::Printable;
 use ironcage_sys::rustix::fs::{CWD, RenameFlags, renameat_with};
 use ironcage_sys::rustix::io::Errno;
@@ -25,6 +26,7 @@ fn exists(path: &Path) -> CliError {
         "cannot write {}: the file exists",
         Printable::new(path)
     ))
+    .with_failure(FailureCode::FileExists)
     .hint("name another file, or use --force to overwrite it")
 }
 

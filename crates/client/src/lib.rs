@@ -1,7 +1,7 @@
-//! The client's side of the control socket: finds cages, asks them, and relays streams.
+//! The client side of the control socket: finds cages, sends requests, and relays streams.
 //!
-//! The client is the user's own process, on the host's side: it gets the outer ends of streams
-//! and relays them itself, so that the supervisor is not on the way of the bytes.
+//! The client is a process of the user on the host. It gets the outer ends of streams and relays them
+//! itself, so that no bytes pass through the supervisor.
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -1,5 +1,6 @@
 //! Errors for the user: what failed, why, and what to do.
 
+use crate::failure::FailureCode;
 use crate::json;
 use ironcage_model::{Printable, Reason, StartCode};
 use std::fmt;
@@ -19,8 +20,7 @@ pub struct CliError {
     code: Option<StartCode>,
     /// The code of a denial.
     denial: Option<String>,
-    /// The code of another failure that programs tell apart.
-    kind: Option<&'static str>,
+    failure: Option<FailureCode>,
 }
 
 /// An exit status, or an error to print.
@@ -63,7 +63,7 @@ impl CliError {
             hints: Vec::new(),
             code: None,
             denial: None,
-            kind: None,
+            failure: None,
         }
     }
 
@@ -90,18 +90,17 @@ impl CliError {
         self
     }
 
-    /// Gives a failure that is neither a denial nor a failed start a code, for programs.
-    pub fn with_kind(mut self, kind: &'static str) -> Self {
-        self.kind = Some(kind);
+    /// Says which failure it is that is neither a denial nor a failed start.
+    pub fn with_failure(mut self, failure: FailureCode) -> Self {
+        self.failure = Some(failure);
         self
     }
 
     /// As programs read it: `message`, `code` if it has one, whether it is a denial, and `hints`.
     pub fn document(&self) -> serde_json::Value {
-        let code = self.code.map(StartCode::code);
         serde_json::json!({
             "message": self.message,
-            "code": code.or(self.denial.as_deref()).or(self.kind),
+            "code": self.any_code(),
             "denied": self.denial.is_some(),
             "hints": self.hints,
         })
@@ -110,6 +109,13 @@ impl CliError {
     /// The code, where a cage did not start.
     pub fn code(&self) -> Option<StartCode> {
         self.code
+    }
+
+    /// The code of whatever failed, where it has one.
+    fn any_code(&self) -> Option<&str> {
+        let start = self.code.map(StartCode::code);
+        let failure = self.failure.map(FailureCode::code);
+        start.or(self.denial.as_deref()).or(failure)
     }
 
     /// The message without its hints.
@@ -134,8 +140,7 @@ impl CliError {
 
     fn text(&self, with_code: bool) -> String {
         let mut text = format!("ironcage: {}", self.message);
-        let code = self.code.map(StartCode::code);
-        if let Some(code) = code.or(self.denial.as_deref()).filter(|_| with_code) {
+        if let Some(code) = self.any_code().filter(|_| with_code) {
             text.push_str(&format!(" [{code}]"));
         }
         for hint in &self.hints {
@@ -191,12 +196,12 @@ mod tests {
             denied.document(),
             serde_json::json!({ "message": "no", "code": "lease-no-ceiling", "denied": true, "hints": ["try"] })
         );
-        let other = CliError::new("gone").with_kind("no-such-cage");
+        let other = CliError::new("gone").with_failure(FailureCode::NoSuchCage);
         assert_eq!(
             other.document(),
             serde_json::json!({ "message": "gone", "code": "no-such-cage", "denied": false, "hints": [] })
         );
-        assert_eq!(other.text(true), "ironcage: gone");
+        assert_eq!(other.text(true), "ironcage: gone [no-such-cage]");
     }
 
     #[test]

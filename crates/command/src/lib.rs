@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod failure;
 pub mod image;
 pub mod inside;
 pub mod json;

@@ -8,7 +8,7 @@
 //! To add something that a running cage can be asked: a variant of [`Request`] and of [`Reply`]
 //! here, and an arm in `crates/supervisor/src/control/requests.rs`.
 //!
-//! This room knows words, not what they do: it neither starts nor ends anything.
+//! This crate has the messages, not their effects: it neither starts nor ends anything.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

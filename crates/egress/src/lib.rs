@@ -1,10 +1,9 @@
 //! The egress proxy: the one way out of a cage that has a network.
 //!
-//! A process of its own, confined, that holds the sockets to which every connection of the
-//! cage is delivered. It answers questions for the names that rules know, with addresses that
-//! lead nowhere but to itself; it decides every connection, looks names up when a connection
-//! is made, holds TLS and HTTP to the name that was allowed, carries the bytes and counts
-//! them. It opens no file, starts nothing, and listens on no host address.
+//! A separate, confined process holds the sockets that receive every connection of the cage. It answers
+//! DNS queries for names that rules allow, with addresses that lead only to itself. It decides every
+//! connection, resolves names at connection time, checks that TLS and HTTP are for the allowed name, and
+//! carries and counts the bytes. It opens no file, starts nothing, and listens on no host address.
 //!
 //! It does not make the cage's network namespace; that is `layers` and the backend.
 #![forbid(unsafe_code)]

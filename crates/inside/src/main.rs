@@ -14,6 +14,7 @@ mod tool;
 
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, CommandResult, EXIT_OURS};
+use ironcage_command::failure::FailureCode;
 use ironcage_command::inside;
 use std::process::ExitCode;
 
@@ -69,6 +70,7 @@ fn nested(error: &clap::Error) -> Option<CliError> {
         CliError::new(format!(
             "cannot use `ironcage {word}` here: you are in a cage"
         ))
+        .with_failure(FailureCode::InCage)
         .hint("use `ironcage child -- COMMAND`, if the cage's policy allows child cages")
         .hint("`ironcage ask --help` describes how to request permissions")
     })

@@ -1,10 +1,10 @@
-//! Reads what an agent is about to do from what it says: a shell command, a tool call, the
-//! model's answer.
+//! Reads what an agent is about to do from what it announces: a shell command, a tool call, a model's
+//! response.
 //!
 //! Text becomes [`Needs`]: the programs, the files and the hosts that it names, and what cannot be
 //! known from it. Needs grant nothing. Whatever is read here was written by somebody who may be an
 //! attacker, so reading it is bounded in time and memory, and a reading that is too narrow or too
-//! wide costs a question, never the ceiling.
+//! wide costs a permission request and never exceeds the ceiling.
 #![forbid(unsafe_code)]
 
 mod action;

@@ -1,9 +1,9 @@
-//! From the record of a run to a policy: the least that the run needs, what it was given and
-//! never used, and what another policy would have said to it.
+//! From the audit log of a run to a policy: the least that the run needs, what it was permitted and
+//! never used, and what another policy would have decided.
 //!
-//! Pure: records, policies and plans in, text and findings out. Facts about the host are asked
-//! through [`Host`]. Everything in a record may be the agent's word: a path, a host, a program's
-//! name. So what is written is checked against the policy that bounds it, never against the record.
+//! Pure: logs, policies and plans in, text and findings out. Facts about the host come through
+//! [`Host`]. The agent may have chosen everything in a log: a path, a host, the name of a program. So
+//! the result is checked against the policy that bounds it, never against the log.
 #![forbid(unsafe_code)]
 
 mod draft;

@@ -1,9 +1,9 @@
-//! Whether a permission is given to a running cage: a pure function of the plan, of what is
-//! asked for, and of what was given before.
+//! Whether a running cage gets a permission: a pure function of the plan, the request, and the leases
+//! and requests before it.
 //!
-//! Nothing here touches the kernel. A path comes as the real path of something that the asker
-//! holds open, with what was seen through that descriptor beside it ([`Facts`]); who carries a
-//! decision out compares what it finds with the same descriptor once more.
+//! Nothing here touches the kernel. A path comes as the real path of a file that the requester holds
+//! open, with the facts that its descriptor shows ([`Facts`]). The mount helper compares what it opens
+//! with the same descriptor once more.
 #![forbid(unsafe_code)]
 
 mod announced;

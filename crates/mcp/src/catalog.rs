@@ -1,7 +1,7 @@
 //! The tools that the gateway shows, by the names under which it shows them.
 
 use crate::error::McpError;
-use crate::pins::{Kept, Lock, ServerPin, suspicions};
+use crate::pins::{Lock, QuarantineReason, ServerPin, suspicions};
 use crate::settings::Settings;
 use ironcage_tools::McpServer;
 use rmcp::model::Tool;
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     /// As the server calls it.
     pub(crate) tool: String,
     pub(crate) pin: String,
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<QuarantineReason>,
     /// As the client sees it.
     pub(crate) shown: Tool,
 }
@@ -77,13 +77,15 @@ impl Catalog {
             }
             for tool in &one.tools {
                 let name = tool.name.to_string();
-                let kept = lock.kept(&one.name, &one.pin, &name);
+                let kept = lock.quarantine(&one.name, &one.pin, &name);
                 let kept = match (kept, found.get(&name)) {
-                    (Some(Kept::New), Some(why)) => Some(Kept::Suspicious(why.clone())),
+                    (Some(QuarantineReason::New), Some(why)) => {
+                        Some(QuarantineReason::Suspicious(why.clone()))
+                    }
                     (kept, _) => kept,
                 };
                 let kept = match twice {
-                    Some(name) => Some(Kept::Twice(name.to_owned())),
+                    Some(name) => Some(QuarantineReason::Twice(name.to_owned())),
                     None => kept,
                 };
                 let key = match single {
@@ -197,7 +199,7 @@ mod tests {
         ];
         let catalog = Catalog::make(&settings, &servers, false).unwrap();
         let kept = |name: &str| catalog.find(name).unwrap().kept.clone();
-        let twice = Some(Kept::Twice("read".to_owned()));
+        let twice = Some(QuarantineReason::Twice("read".to_owned()));
         assert_eq!((kept("a__read"), kept("a__list")), (twice.clone(), twice));
         assert_eq!(kept("b__send"), None);
     }
@@ -211,7 +213,10 @@ mod tests {
         let second = [described("b", &["send", "other"], FirstUse::Pin)];
         let catalog = Catalog::make(&settings, &second, false).unwrap();
         let kept = |name: &str| catalog.find(name).unwrap().kept.clone();
-        assert!(matches!(kept("b__send"), Some(Kept::Suspicious(_))));
+        assert!(matches!(
+            kept("b__send"),
+            Some(QuarantineReason::Suspicious(_))
+        ));
         assert_eq!(kept("b__other"), None);
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn canonical(value: &Value) -> String {
 
 /// Why a tool is kept back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum QuarantineReason {
     New,
     Changed,
     /// Two tools of the server have this name.
@@ -79,17 +79,17 @@ pub(crate) enum Kept {
     Suspicious(String),
 }
 
-impl Kept {
+impl QuarantineReason {
     pub(crate) fn text(&self) -> String {
         match self {
-            Kept::New => "it is new".to_owned(),
-            Kept::Changed => "it changed since it was approved".to_owned(),
-            Kept::Twice(name) => {
+            QuarantineReason::New => "it is new".to_owned(),
+            QuarantineReason::Changed => "it changed since it was approved".to_owned(),
+            QuarantineReason::Twice(name) => {
                 let name = ironcage_tools::one_line(name);
                 format!("its server has two tools called {name}")
             }
-            Kept::Server(what) => format!("the {what} of its server changed"),
-            Kept::Suspicious(why) => format!("it is new, and {why}"),
+            QuarantineReason::Server(what) => format!("the {what} of its server changed"),
+            QuarantineReason::Suspicious(why) => format!("it is new, and {why}"),
         }
     }
 }
@@ -124,24 +124,29 @@ impl Lock {
     }
 
     /// Whether a tool is as it was approved. `None` where it is.
-    pub(crate) fn kept(&self, server: &str, now: &ServerPin, tool: &str) -> Option<Kept> {
+    pub(crate) fn quarantine(
+        &self,
+        server: &str,
+        now: &ServerPin,
+        tool: &str,
+    ) -> Option<QuarantineReason> {
         let Some(pin) = self.servers.get(server) else {
-            return Some(Kept::New);
+            return Some(QuarantineReason::New);
         };
         let Some(known) = pin.tools.get(tool) else {
-            return Some(Kept::New);
+            return Some(QuarantineReason::New);
         };
         if pin.launch != now.launch {
-            return Some(Kept::Server("command, cage or settings"));
+            return Some(QuarantineReason::Server("command, cage or settings"));
         }
         if pin.instructions != now.instructions {
-            return Some(Kept::Server("instructions"));
+            return Some(QuarantineReason::Server("instructions"));
         }
         let same = now
             .tools
             .get(tool)
             .is_some_and(|now| now.hash == known.hash);
-        (!same).then_some(Kept::Changed)
+        (!same).then_some(QuarantineReason::Changed)
     }
 
     /// Records what is new and not suspicious, where the policy says so. Nothing that changed.
@@ -258,25 +263,34 @@ mod tests {
             tool("list", "Lists."),
             tool("new", ""),
         ]);
-        assert_eq!(lock.kept("files", &now, "list"), None);
-        assert_eq!(lock.kept("files", &now, "read"), Some(Kept::Changed));
-        assert_eq!(lock.kept("files", &now, "new"), Some(Kept::New));
-        assert_eq!(lock.kept("other", &now, "list"), Some(Kept::New));
+        assert_eq!(lock.quarantine("files", &now, "list"), None);
+        assert_eq!(
+            lock.quarantine("files", &now, "read"),
+            Some(QuarantineReason::Changed)
+        );
+        assert_eq!(
+            lock.quarantine("files", &now, "new"),
+            Some(QuarantineReason::New)
+        );
+        assert_eq!(
+            lock.quarantine("other", &now, "list"),
+            Some(QuarantineReason::New)
+        );
         let moved = ServerPin {
             launch: "m".into(),
             ..approved.clone()
         };
         assert_eq!(
-            lock.kept("files", &moved, "list"),
-            Some(Kept::Server("command, cage or settings"))
+            lock.quarantine("files", &moved, "list"),
+            Some(QuarantineReason::Server("command, cage or settings"))
         );
         let said = ServerPin {
             instructions: Some("Use me.".into()),
             ..approved
         };
         assert_eq!(
-            lock.kept("files", &said, "list"),
-            Some(Kept::Server("instructions"))
+            lock.quarantine("files", &said, "list"),
+            Some(QuarantineReason::Server("instructions"))
         );
     }
 
@@ -287,8 +301,11 @@ mod tests {
         let mut lock = Lock::default();
         assert!(!lock.first_use("files", FirstUse::Ask, &now, &hidden));
         assert!(lock.first_use("files", FirstUse::Pin, &now, &hidden));
-        assert_eq!(lock.kept("files", &now, "read"), None);
-        assert_eq!(lock.kept("files", &now, "list"), Some(Kept::New));
+        assert_eq!(lock.quarantine("files", &now, "read"), None);
+        assert_eq!(
+            lock.quarantine("files", &now, "list"),
+            Some(QuarantineReason::New)
+        );
         // Never again: what comes later is a change.
         assert!(!lock.first_use("files", FirstUse::Pin, &now, &BTreeMap::new()));
     }

@@ -1,8 +1,8 @@
 //! The nouns of Ironcage as plain types.
 //!
-//! Everything here is data: ids, layers and how far each one holds, limits, events and
+//! Everything here is data: IDs, layers and how far each one holds, limits, events and
 //! outcomes. No behaviour beyond parsing and printing, no input or output, no dependency
-//! but serde. Every other room may use this one; this one uses none.
+//! but serde. Every other crate may use this one; this one uses none.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -4,10 +4,10 @@
 //! process is refused when it cannot be logged. Ending or stopping one is never refused for that.
 
 use crate::check::mask;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::namespaces;
 use crate::spec::Spec;
-use crate::state::Record;
+use crate::state::ContainerRecord;
 use ironcage_audit::{Container, Digest, Log, audit_dir, container, log_path};
 use ironcage_files::{Links, read_text};
 use ironcage_model::{
@@ -48,7 +48,11 @@ impl Trail {
     }
 
     /// Logs a container whose program has not run yet.
-    pub(crate) fn begin(&self, record: &Record, plan: &namespaces::Plan) -> Result<(), Error> {
+    pub(crate) fn begin(
+        &self,
+        record: &ContainerRecord,
+        plan: &namespaces::Plan,
+    ) -> Result<(), Error> {
         let note = Container {
             cage: self.cage.clone(),
             id: self.id.clone(),
@@ -199,7 +203,7 @@ fn directory() -> Result<PathBuf, Error> {
 }
 
 /// What holds for the container, as its log says it.
-fn layers(record: &Record, plan: &namespaces::Plan) -> Vec<LayerReport> {
+fn layers(record: &ContainerRecord, plan: &namespaces::Plan) -> Vec<LayerReport> {
     let spec = &record.spec;
     let namespace = |layer, name: &str| report(layer, of_namespace(spec, plan, name));
     let process = spec.process.as_ref();

@@ -1,6 +1,6 @@
 //! The messages between a command and the first process of the container that it makes.
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 

@@ -3,11 +3,11 @@
 use crate::audit::Trail;
 use crate::cgroup::Groups;
 use crate::channel::{Channel, Step};
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::init::{Start, fork_first, open_waiting};
 use crate::namespaces;
 use crate::process::Confinement;
-use crate::state::{Kept, Record, Status, Store};
+use crate::state::{ContainerDir, ContainerRecord, Status, Store};
 use crate::{check, clock, hooks, kernel, policy, spec};
 use ironcage_model::Ending;
 use ironcage_sys::clone::{Forked, Namespaces, fork};
@@ -53,7 +53,7 @@ pub(crate) fn create(store: &Store, request: &Request) -> Result<(), Error> {
         ));
     }
     let groups = Groups::of(&spec.linux.cgroups_path, &request.id)?;
-    let record = Record {
+    let record = ContainerRecord {
         id: request.id.clone(),
         pid: None,
         started: 0,
@@ -84,7 +84,7 @@ pub(crate) fn create(store: &Store, request: &Request) -> Result<(), Error> {
     }
 }
 
-fn make(kept: &Kept, mut record: Record, request: &Request) -> Result<(), Error> {
+fn make(kept: &ContainerDir, mut record: ContainerRecord, request: &Request) -> Result<(), Error> {
     let plan = namespaces::plan(&record.spec)?;
     let confinement = Confinement::new(&record.spec, &record.layers)?;
     let console = console(&record, request)?;
@@ -157,7 +157,7 @@ fn make(kept: &Kept, mut record: Record, request: &Request) -> Result<(), Error>
 }
 
 /// Where the engine waits for the terminal. Both or none.
-fn console(record: &Record, request: &Request) -> Result<Option<UnixStream>, Error> {
+fn console(record: &ContainerRecord, request: &Request) -> Result<Option<UnixStream>, Error> {
     let terminal = record
         .spec
         .process

@@ -88,11 +88,11 @@ fn plain(error: &io::Error) -> String {
 }
 
 /// Adds what was being done to an error of the kernel.
-pub(crate) trait Refusal<T> {
+pub(crate) trait IoContext<T> {
     fn doing(self, action: impl FnOnce() -> String) -> Result<T, Error>;
 }
 
-impl<T, E: Into<io::Error>> Refusal<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     fn doing(self, action: impl FnOnce() -> String) -> Result<T, Error> {
         self.map_err(|error| Error::failed(action(), error))
     }

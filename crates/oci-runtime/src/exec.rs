@@ -3,13 +3,13 @@
 use crate::channel::{Channel, Step};
 use crate::check;
 use crate::create::{connect, send_pidfd, write_pid};
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::init::{become_root, end, hand_over};
 use crate::namespaces::{self, Joined};
 use crate::process::{Confinement, Surroundings, become_program};
 use crate::rootfs::joined_terminal;
 use crate::spec::Process;
-use crate::state::{Record, Status, Store};
+use crate::state::{ContainerRecord, Status, Store};
 use ironcage_layers::privileges;
 use ironcage_model::Ending;
 use ironcage_sys::clone::{Forked, Namespaces, exit_now, fork};
@@ -140,7 +140,7 @@ pub(crate) fn wait(pid: i32) -> Result<Ending, Error> {
 }
 
 fn enter(
-    record: &Record,
+    record: &ContainerRecord,
     request: &Request,
     joined: &[Joined],
     confinement: &Confinement,

@@ -1,6 +1,6 @@
 //! Programs that the engine wants to run at points of a container's life.
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::spec::Hook;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

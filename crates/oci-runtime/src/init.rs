@@ -1,7 +1,7 @@
 //! The container's first process, until it is its program.
 
 use crate::channel::{Channel, Step};
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::namespaces::{self, Plan};
 use crate::process::{Confinement, Surroundings, become_program};
 use crate::rootfs::{RootFs, Terminal, detached};
@@ -24,7 +24,7 @@ use std::path::{Component, Path, PathBuf};
 /// What the start of a container has, before anything of it is made.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
-    pub(crate) record: &'a state::Record,
+    pub(crate) record: &'a state::ContainerRecord,
     pub(crate) process: &'a Process,
     pub(crate) plan: &'a Plan,
     pub(crate) confinement: &'a Confinement,

@@ -1,10 +1,10 @@
 //! Commands for a container that was created: start, signal, pause, update, look, remove.
 
 use crate::cgroup::SIGKILL;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::hooks;
 use crate::spec::Resources;
-use crate::state::{Record, Status, Store};
+use crate::state::{ContainerRecord, Status, Store};
 use ironcage_model::{Ending, EventKind};
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};
 use ironcage_sys::rustix::io::Errno;
@@ -111,7 +111,7 @@ fn delete_ended(store: &Store, id: &str, force: bool, ending: Ending) -> Result<
     Ok(())
 }
 
-fn kill_and_wait(record: &Record) -> Result<(), Error> {
+fn kill_and_wait(record: &ContainerRecord) -> Result<(), Error> {
     let until = Instant::now() + PATIENCE;
     match record.signal(SIGKILL) {
         Ok(()) | Err(Error::WrongStatus { .. }) => {}
@@ -134,7 +134,7 @@ fn kill_and_wait(record: &Record) -> Result<(), Error> {
 }
 
 /// Logs what happened. Neither a pause nor an end is kept from happening by a log.
-fn note(record: &Record, event: EventKind) {
+fn note(record: &ContainerRecord, event: EventKind) {
     if let Some(trail) = &record.audit {
         trail.note(event);
     }

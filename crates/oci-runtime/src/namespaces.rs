@@ -1,6 +1,6 @@
 //! Namespaces of a container: new ones, and those of others that it joins by their paths.
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::spec::{IdMapping, Spec};
 use ironcage_sys::clone::Namespaces as New;
 use ironcage_sys::rustix::fs::{Mode, OFlags, open};

@@ -2,7 +2,7 @@
 //! filters, and the program.
 
 use crate::check::mask;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::policy::Layers;
 use crate::rootfs::{Terminal, detached};
 use crate::spec::{Process, Rlimit, Spec};

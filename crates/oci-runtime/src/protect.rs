@@ -5,7 +5,7 @@
 //! container (CVE-2019-5736). So what enters runs from a read-only mount that is nowhere mounted, or
 //! from a sealed copy in memory.
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use ironcage_sys::mount::{AttributeChange, MountAttributes, clone_with};
 use ironcage_sys::rustix::fs::{
     CWD, MemfdFlags, SealFlags, StatVfsMountFlags, fcntl_add_seals, fcntl_get_seals, fstatvfs,

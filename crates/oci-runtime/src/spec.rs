@@ -3,7 +3,7 @@
 //! Fields that nobody here knows are ignored, as the specification wants it; those that are known
 //! and cannot be honoured are refused in `check.rs`.
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::audit::Trail;
 use crate::cgroup::Groups;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::kernel;
 use crate::policy::Layers;
 use crate::spec::{self, Spec};
@@ -47,7 +47,7 @@ impl Status {
 /// The record of a container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Record {
+pub(crate) struct ContainerRecord {
     pub(crate) id: String,
     /// The first process, as this host numbers it, and when it began: numbers are used again.
     pub(crate) pid: Option<i32>,
@@ -81,7 +81,7 @@ pub(crate) struct Shown<'a> {
     annotations: &'a std::collections::BTreeMap<String, String>,
 }
 
-impl Record {
+impl ContainerRecord {
     pub(crate) fn shown(&self, status: Status) -> Shown<'_> {
         let alive = status != Status::Stopped;
         Shown {
@@ -141,7 +141,7 @@ pub(crate) struct Store {
 
 /// The directory of one container, locked as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ContainerDir {
     directory: PathBuf,
     id: String,
     _lock: File,
@@ -178,7 +178,7 @@ impl Store {
     }
 
     /// Makes the directory of a new container and locks it.
-    pub(crate) fn create(&self, id: &str) -> Result<Kept, Error> {
+    pub(crate) fn create(&self, id: &str) -> Result<ContainerDir, Error> {
         let directory = self.directory(id)?;
         let mut builder = DirBuilder::new();
         builder
@@ -205,7 +205,7 @@ impl Store {
             }
             other => other.doing(|| format!("make {}", directory.display()))?,
         }
-        let kept = Kept {
+        let kept = ContainerDir {
             _lock: lock(&directory, id)?,
             directory,
             id: id.to_owned(),
@@ -216,9 +216,9 @@ impl Store {
     }
 
     /// Opens a container and waits for its lock.
-    pub(crate) fn open(&self, id: &str) -> Result<Kept, Error> {
+    pub(crate) fn open(&self, id: &str) -> Result<ContainerDir, Error> {
         let directory = self.directory(id)?;
-        Ok(Kept {
+        Ok(ContainerDir {
             _lock: lock(&directory, id)?,
             directory,
             id: id.to_owned(),
@@ -226,12 +226,12 @@ impl Store {
     }
 
     /// Reads a container without its lock: for those that only look, and for hooks.
-    pub(crate) fn look(&self, id: &str) -> Result<(Record, Status), Error> {
+    pub(crate) fn look(&self, id: &str) -> Result<(ContainerRecord, Status), Error> {
         look(&self.directory(id)?, id)
     }
 
     /// The containers that there are.
-    pub(crate) fn all(&self) -> Vec<(Record, Status)> {
+    pub(crate) fn all(&self) -> Vec<(ContainerRecord, Status)> {
         let Ok(entries) = self.root.read_dir() else {
             return Vec::new();
         };
@@ -270,12 +270,12 @@ fn lock(directory: &Path, id: &str) -> Result<File, Error> {
     }
 }
 
-fn look(directory: &Path, id: &str) -> Result<(Record, Status), Error> {
+fn look(directory: &Path, id: &str) -> Result<(ContainerRecord, Status), Error> {
     let path = directory.join(STATE);
     if !path.exists() {
         return Err(Error::NoContainer { id: id.to_owned() });
     }
-    let record: Record = spec::read(&path)?;
+    let record: ContainerRecord = spec::read(&path)?;
     let status = match (record.pid, record.is_alive()) {
         (None, _) => Status::Creating,
         (_, false) => Status::Stopped,
@@ -286,18 +286,18 @@ fn look(directory: &Path, id: &str) -> Result<(Record, Status), Error> {
     Ok((record, status))
 }
 
-impl Kept {
+impl ContainerDir {
     /// Where the container's first process waits for `start`.
     pub(crate) fn waiting(&self) -> PathBuf {
         self.directory.join(WAITING)
     }
 
-    pub(crate) fn look(&self) -> Result<(Record, Status), Error> {
+    pub(crate) fn look(&self) -> Result<(ContainerRecord, Status), Error> {
         look(&self.directory, &self.id)
     }
 
     /// Writes the record, whole or not at all.
-    pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
+    pub(crate) fn save(&self, record: &ContainerRecord) -> Result<(), Error> {
         let path = self.directory.join(STATE);
         let action = || format!("write {}", path.display());
         let text = serde_json::to_vec(record).map_err(|error| Error::refused(action(), error))?;

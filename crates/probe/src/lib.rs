@@ -6,7 +6,7 @@
 //! proves nothing), then inside the sandbox under test. An oracle outside decides, by what
 //! happened to the canaries, not by what the probe returned.
 //!
-//! This room does not build cages; it starts the sandbox under test as its users do.
+//! This crate does not build cages; it starts the sandbox under test as its users do.
 #![forbid(unsafe_code)]
 
 pub mod accepted;

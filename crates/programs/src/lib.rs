@@ -1,8 +1,8 @@
 //! The programs that belong together, and where each finds the others.
 //!
-//! They are looked for beside the running program, and where that lies in a `bin`, in
-//! `libexec/ironcage` beside it. Neither PATH nor the environment is asked: what is put into a
-//! cage, or started outside one, is not for the workspace or the agent to choose.
+//! A program finds the others beside itself or, if it is in a `bin`, in `libexec/ironcage` beside that.
+//! It does not use PATH or the environment: neither the workspace nor the agent may choose what is put
+//! into a cage or started outside one.
 #![forbid(unsafe_code)]
 
 use std::io;

@@ -1,7 +1,7 @@
 //! Reads programs: what the code that a command executes reads, writes, contacts and starts.
 //!
 //! The text is untrusted. Reading it is bounded in time, size and depth, executes nothing, and
-//! grants nothing: what is found here is what a command asks for. Whatever stays open is told as
+//! grants nothing: what it finds is a request. Unknown needs are reported as
 //! precisely as possible.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
 //! Parsing within bounds.
 
+use crate::ir::{Expr, Statement};
 use std::ops::ControlFlow;
 use tree_sitter::{Language, Node, ParseOptions, ParseState, Parser, Tree};
 
@@ -10,7 +11,7 @@ pub(crate) const LONGEST: usize = 512 * 1024;
 const MOST_REPORTS: u32 = 200_000;
 
 /// How deep a tree is followed.
-pub(crate) const DEEPEST: u32 = 90;
+const DEEPEST: u32 = 90;
 
 /// `None` if the text is too long, or takes too long.
 pub(crate) fn parse(language: &Language, text: &str) -> Option<Tree> {
@@ -49,21 +50,62 @@ impl<'t> Lowering<'t> {
             incomplete: false,
         }
     }
+}
 
-    pub(crate) fn source(&self, node: Node<'_>) -> &'t str {
-        self.text.get(node.byte_range()).unwrap_or_default()
+/// The walk over the tree of a language: what all languages do in the same way.
+pub(crate) trait Walk<'t>: Sized {
+    fn lowering(&self) -> &Lowering<'t>;
+
+    fn lowering_mut(&mut self) -> &mut Lowering<'t>;
+
+    /// Adds what a node means to the statements before it.
+    fn statement(&mut self, node: Node<'t>, body: &mut Vec<Statement>);
+
+    /// What a node means, where it is not too deep.
+    fn expression(&mut self, node: Node<'t>) -> Expr;
+
+    fn source(&self, node: Node<'_>) -> &'t str {
+        let text = self.lowering().text;
+        text.get(node.byte_range()).unwrap_or_default()
     }
 
     /// Goes one node deeper; `None` where that is too deep.
-    pub(crate) fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        if self.depth >= DEEPEST {
-            self.incomplete = true;
+    fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.lowering().depth >= DEEPEST {
+            self.lowering_mut().incomplete = true;
             return None;
         }
-        self.depth += 1;
+        self.lowering_mut().depth += 1;
         let found = inside(self);
-        self.depth -= 1;
+        self.lowering_mut().depth -= 1;
         Some(found)
+    }
+
+    fn block(&mut self, node: Node<'t>) -> Vec<Statement> {
+        let mut body = Vec::new();
+        for child in named(node) {
+            self.deeper(|this| this.statement(child, &mut body));
+        }
+        body
+    }
+
+    fn expr(&mut self, node: Node<'t>) -> Expr {
+        self.deeper(|this| this.expression(node))
+            .unwrap_or(Expr::Other(Vec::new()))
+    }
+
+    fn all(&mut self, node: Node<'t>) -> Vec<Expr> {
+        named(node)
+            .into_iter()
+            .map(|child| self.expr(child))
+            .collect()
+    }
+
+    /// The sides of an assignment.
+    fn sides(&mut self, node: Node<'t>) -> (Expr, Expr) {
+        let mut side =
+            |name| field(node, name).map_or(Expr::Other(Vec::new()), |side| self.expr(side));
+        (side("left"), side("right"))
     }
 }
 

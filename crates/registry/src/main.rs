@@ -14,8 +14,9 @@ mod templates;
 
 use clap::{Parser, Subcommand};
 use ironcage_command::error::{CliError, EXIT_OURS};
+use ironcage_command::failure::FailureCode;
 use ironcage_command::{image, template};
-use ironcage_images::Store;
+use ironcage_images::{ImageError, Store};
 use ironcage_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,8 +89,17 @@ fn main() -> ExitCode {
 }
 
 /// An error about an image, for the terminal.
-fn image_error(error: &ironcage_images::ImageError) -> CliError {
+fn image_error(error: &ImageError) -> CliError {
     let shown = CliError::from_error(error);
+    let shown = match error {
+        ImageError::InUse { .. }
+        | ImageError::OfTemplate { .. }
+        | ImageError::SharedInUse { .. } => shown.with_failure(FailureCode::ImageInUse),
+        ImageError::NothingToCommit => shown.with_failure(FailureCode::NothingToCommit),
+        ImageError::NoTemplate { .. } => shown.with_failure(FailureCode::NoSuchTemplate),
+        ImageError::SharedIsRoots => shown.with_failure(FailureCode::SharedStoreIsRoots),
+        _ => shown,
+    };
     match error.hint() {
         Some(hint) => shown.hint(hint),
         None => shown,

@@ -1,8 +1,8 @@
 //! From the audit log of a run to a report: which permissions were open and when, which of them
 //! were used, what was requested and what was denied.
 //!
-//! Pure: events in, a [`Report`] out, which is shown as text, JSON or one HTML page. Everything in
-//! a log may be the agent's word, so all text of it is escaped where it is shown.
+//! Pure: events in, a [`Report`] out, which is shown as text, JSON or one HTML page. The agent may
+//! have chosen any text in a log, so all of it is escaped where it is shown.
 #![forbid(unsafe_code)]
 
 mod authority;

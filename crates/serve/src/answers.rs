@@ -18,14 +18,14 @@ static FREE: Semaphore = Semaphore::const_new(MOST);
 
 /// What one answer holds.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldBytes {
     bytes: usize,
     /// KiB of the permit.
     counted: usize,
     permit: Option<SemaphorePermit<'static>>,
 }
 
-type Shared = Arc<Mutex<Held>>;
+type Shared = Arc<Mutex<HeldBytes>>;
 
 tokio::task_local! {
     static HELD: Shared;

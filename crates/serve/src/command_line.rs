@@ -2,6 +2,7 @@
 //! second time here (ADR 39).
 
 use crate::error::{ApiError, ApiResult, Code};
+use ironcage_command::failure::FailureCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
@@ -227,6 +228,9 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Res
     Ok(bytes)
 }
 
+/// Failures of commands on changes that are answered with 404.
+const NOT_FOUND: [FailureCode; 2] = [FailureCode::NoSuchChange, FailureCode::NotInChange];
+
 /// The error that a command printed. Warnings may stand before it.
 fn printed_error(text: &[u8]) -> ApiError {
     let lines = text.split(|byte| *byte == b'\n').rev();
@@ -238,7 +242,7 @@ fn printed_error(text: &[u8]) -> ApiError {
         return ApiError::new(Code::Internal, format!("ironcage failed: {}", text.trim()));
     };
     let code = match error.code.as_deref() {
-        Some("unknown_change" | "not_in_change") => Code::NotFound,
+        Some(code) if NOT_FOUND.map(FailureCode::code).contains(&code) => Code::NotFound,
         _ => Code::Conflict,
     };
     let shown = ApiError::new(code, error.message);
@@ -254,13 +258,13 @@ mod tests {
 
     #[test]
     fn an_error_that_was_printed_keeps_its_message_and_its_code() {
-        let text = b"ironcage: a warning\n{\"error\":{\"message\":\"no\",\"code\":\"not_in_change\",\"denied\":false,\"hints\":[\"a\",\"b\"]}}\n";
+        let text = b"ironcage: a warning\n{\"error\":{\"message\":\"no\",\"code\":\"not-in-change\",\"denied\":false,\"hints\":[\"a\",\"b\"]}}\n";
         let error = printed_error(text);
         assert_eq!(
             (error.code, error.message.as_str(), error.hint.as_deref()),
             (Code::NotFound, "no", Some("a; b"))
         );
-        let other = b"{\"error\":{\"message\":\"in use\",\"code\":\"change_in_use\",\"hints\":[]}}";
+        let other = b"{\"error\":{\"message\":\"in use\",\"code\":\"change-in-use\",\"hints\":[]}}";
         assert_eq!(printed_error(other).code, Code::Conflict);
         assert_eq!(printed_error(b"Killed").code, Code::Internal);
     }

@@ -1,8 +1,8 @@
 //! State that outlives a cage: paths of the agent's home and caches of tools, by workspace; and
 //! what cages may have brought to the places that they wrote to.
 //!
-//! Makes, lists, fills and removes the places; what of them a cage sees is the plan's to say. An
-//! agent writes in these trees, so nothing here follows a link in them or trusts how deep they are.
+//! Creates, lists, fills and removes these directories; the plan decides which of them a cage sees. An
+//! agent writes in them, so nothing here follows a link in them or trusts their depth.
 #![forbid(unsafe_code)]
 
 mod archive;

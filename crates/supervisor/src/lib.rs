@@ -1,9 +1,8 @@
 //! The lifecycle of a cage: prepare, start, supervise, report.
 //!
-//! [`run`] holds one command from start to end in the calling process, which is the cage's
-//! supervisor: it relays the streams, answers refused system calls, watches the limits and
-//! writes the record. It decides nothing that the plan has not decided, and parses nothing
-//! that the agent says.
+//! [`run`] runs one command from start to end in the calling process, which is the cage's supervisor. It
+//! relays the streams, answers denied system calls, decides on leases, watches the limits and writes the
+//! audit log. It never exceeds the plan, and parses nothing that the agent sends.
 #![forbid(unsafe_code)]
 
 mod audit_writer;

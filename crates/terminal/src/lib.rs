@@ -1,7 +1,7 @@
-//! The user's terminal while a cage has one of its own: raw mode, window size, stop and go on.
+//! The user's terminal while a cage has one of its own: raw mode, window size, stop and continue.
 //!
-//! Keys go to the cage's terminal as they are typed, so Ctrl-C and Ctrl-Z are made into
-//! signals there. Output passes [`filter`] first.
+//! Keys go to the cage's terminal as they are typed, so Ctrl-C and Ctrl-Z become signals there. Output
+//! passes [`filter`] first.
 #![forbid(unsafe_code)]
 
 pub mod chord;

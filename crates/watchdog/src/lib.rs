@@ -1,13 +1,13 @@
-//! The watchdog: limits that no cgroup and no mount option holds.
+//! The watchdog: limits that no cgroup and no mount option enforces.
 //!
-//! It looks at the cage from outside, now and then, and says when a limit is passed; whoever
-//! supervises the cage ends it. It runs in the supervisor's single-threaded loop: `tick` does a
-//! bounded piece of work and says when it wants to be called again, so that watching costs five
-//! percent of one processor at most, and only near a limit up to a quarter.
+//! It samples the cage from outside and reports a limit that is exceeded; the supervisor ends the cage.
+//! It runs in the supervisor's single-threaded loop: `tick` does a bounded piece of work and returns when
+//! to call it again, so that watching costs at most five percent of one CPU, and up to a quarter near a
+//! limit.
 //!
-//! A fast writer passes a limit by what it writes between two looks: this is why such a limit is
-//! reported as partial. On disk that is always found in the end, by a last count when the cage is
-//! gone. Memory that was given back before a look is not.
+//! A fast writer exceeds a limit by what it writes between two samples, so such a limit is reported as
+//! partial. On disk, a last count after the end of the cage always finds that. Memory that was freed
+//! before a sample is not found.
 //!
 //! It does not see: memory of the kernel itself (pipes, sockets, page tables), memfds in
 //! flight between two processes, and growth of older files that is hidden by others freeing as

@@ -1,10 +1,9 @@
 //! The copy-on-write workspace: an agent's changes stay pending until the user decides.
 //!
 //! A [`Change`] is the upper layers of the overlays that a cage worked in, with what has to be
-//! known to judge them later. This room stores changes, reads them and brings them over to the
-//! real tree; it mounts nothing. Everything in an upper layer was made by an agent: names,
-//! links, special files, attributes and depth are hostile, so nothing here follows a link in
-//! one or resolves a path twice.
+//! known to judge them later. This crate stores changes, reads them and applies them to the real
+//! tree; it mounts nothing. An agent made everything in an upper layer: names, links, special files,
+//! attributes and depth are hostile, so nothing here follows a link in one or resolves a path twice.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -2,6 +2,7 @@
 
 use super::{CageFlags, real};
 use crate::error::CliError;
+use crate::failure::FailureCode;
 use crate::paths;
 use ironcage_files::{Links, read_text};
 use ironcage_images::{
@@ -185,7 +186,12 @@ fn bad_user(text: &str, origin: &UserOrigin, why: &UserError) -> CliError {
 }
 
 pub(super) fn shown(error: &ImageError) -> CliError {
-    let shown = CliError::from_error(error);
+    let shown = match error {
+        ImageError::NoTemplate { .. } => {
+            CliError::from_error(error).with_failure(FailureCode::NoSuchTemplate)
+        }
+        _ => CliError::from_error(error),
+    };
     match error.hint() {
         Some(hint) => shown.hint(hint),
         None => shown,

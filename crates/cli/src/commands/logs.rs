@@ -3,6 +3,7 @@
 use crate::cages;
 use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use ironcage_client::{LogOptions, logs};
 
 /// Show the output of a background cage
@@ -35,7 +36,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
             ),
             false => format!("cannot show output of cage {id}: no output is kept"),
         };
-        return Err(CliError::new(why).hint("`ironcage run -d` starts a cage in the background"));
+        return Err(CliError::new(why)
+            .with_failure(FailureCode::OutputNotKept)
+            .hint("`ironcage run -d` starts a cage in the background"));
     }
     let options = LogOptions {
         tail: args.tail,

@@ -3,6 +3,7 @@
 use crate::cages;
 use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use ironcage_client::ClientError;
 use ironcage_control::Request;
 
@@ -53,9 +54,11 @@ pub(crate) fn run(args: Args) -> CommandResult {
             }
             Ok(_) | Err(ClientError::Silent { .. }) => {
                 return Err(
-                    CliError::new(format!("cannot remove cage {id}: it is running")).hint(format!(
-                        "`ironcage stop {id}` to stop it, --force to kill it"
-                    )),
+                    CliError::new(format!("cannot remove cage {id}: it is running"))
+                        .with_failure(FailureCode::CageRunning)
+                        .hint(format!(
+                            "`ironcage stop {id}` to stop it, --force to kill it"
+                        )),
                 );
             }
             Err(ClientError::NotRunning { .. }) => {}
@@ -64,9 +67,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
         if cages.archive().has(&id) {
             cages.archive().remove(&id).map_err(kept)?;
         } else if !args.force {
-            return Err(CliError::new(format!(
-                "cannot remove cage {id}: no output is kept"
-            )));
+            return Err(
+                CliError::new(format!("cannot remove cage {id}: no output is kept"))
+                    .with_failure(FailureCode::OutputNotKept),
+            );
         }
         anstream::println!("{id}");
     }

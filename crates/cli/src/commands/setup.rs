@@ -4,6 +4,7 @@ mod microvm;
 
 use crate::confirm::confirm;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use ironcage_host::setup::{Action, gather, plan, undo};
 use ironcage_model::Printable;
 use std::io::Write as _;
@@ -90,7 +91,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Ok(0);
     }
     if here && !ironcage_sys::rustix::process::geteuid().is_root() {
-        return Err(CliError::new("cannot set up this host: not root").hint("sudo ironcage setup"));
+        return Err(CliError::new("cannot set up this host: not root")
+            .with_failure(FailureCode::NotRoot)
+            .hint("sudo ironcage setup"));
     }
     if !args.yes && !confirm("Do this?", "nothing done", "--yes")? {
         anstream::println!("Nothing done.");

@@ -3,6 +3,7 @@
 use crate::cages;
 use crate::completion::kept_cages;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use crate::pending_change::report_left;
 use crate::render::event::ending_text;
 use ironcage_client::ClientError;
@@ -54,6 +55,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         }
         None => Err(CliError::new(format!(
             "cannot tell how cage {id} ended: its supervisor was killed"
-        ))),
+        ))
+        .with_failure(FailureCode::CageKilled)),
     }
 }

@@ -4,6 +4,7 @@ use crate::audit_log::{self, audit_error};
 use crate::cage_flags::CageFlags;
 use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
+use crate::failure::find_failure;
 use crate::hidden_files::{self, HiddenFile};
 use crate::output::{print, wrap};
 use crate::paths;
@@ -100,10 +101,10 @@ pub(crate) fn run(args: Args) -> CommandResult {
 }
 
 fn explain_code(code: &str) -> CommandResult {
-    let Some(entry) = find_reason(code) else {
+    let Some(entry) = find_reason(code).or_else(|| find_failure(code)) else {
         let shown = Printable::new(code);
         return Err(CliError::new(format!("unknown reason code `{shown}`"))
-            .hint("docs/reference/reasons.md lists every code"));
+            .hint("docs/reference/reasons.md and docs/reference/failures.md list every code"));
     };
     print(|out| {
         writeln!(out, "{}: {}", entry.code, entry.meaning.trim())?;

@@ -1,6 +1,7 @@
 //! `ironcage ask`.
 
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use crate::json;
 use ironcage_control::{Answered, CageRequestLine, LONGEST_CAGE_REQUEST};
 use ironcage_model::{ASK_SOCKET, LeaseOutcome, LeaseSummary, Printable, Span};
@@ -149,6 +150,7 @@ pub(super) fn connect() -> Result<UnixStream, CliError> {
             (true, true) => CliError::new("cannot send requests from this cage: its policy has no ceiling, or this command runs in a scope")
                 .hint("the user can add [ceiling.ask.files] or another ceiling to its policy"),
             (true, false) => CliError::new("cannot send the request: this is not inside a cage")
+                .with_failure(FailureCode::NotInCage)
                 .hint("on the host, `ironcage grant` grants a running cage a permission"),
             (false, _) => CliError::new(format!("cannot connect to {ASK_SOCKET}: {error}")),
         }

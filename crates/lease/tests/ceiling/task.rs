@@ -1,6 +1,8 @@
 //! What the user's task names narrows what is given, and never adds to it.
 
+use super::sequences::{any_part, any_path, any_right};
 use super::*;
+use proptest::prelude::*;
 
 fn task(paths: Vec<PathBuf>) -> ironcage_plan::TaskScope {
     ironcage_plan::TaskScope {

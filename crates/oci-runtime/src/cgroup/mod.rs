@@ -7,7 +7,7 @@
 
 mod values;
 
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::kernel;
 use crate::spec::Resources;
 use ironcage_sys::process::signal_process;

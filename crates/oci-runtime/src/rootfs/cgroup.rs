@@ -3,7 +3,7 @@
 use super::options::Options;
 use super::{RootFs, attach, change, clone_at, detached};
 use crate::cgroup::Groups;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::spec::Mount;
 use ironcage_sys::mount::MountAttributes;
 use ironcage_sys::rustix::fs::{Mode, OFlags, mkdirat, open, openat, symlinkat};

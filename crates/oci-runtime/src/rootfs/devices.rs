@@ -1,7 +1,7 @@
 //! `/dev` of a container: the devices that every one has, those that its engine names, its terminal.
 
 use super::{RootFs, attach, clone_at, kind_of};
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::spec::{Device, Process, Spec};
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstatfs, makedev,

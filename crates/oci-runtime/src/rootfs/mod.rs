@@ -10,7 +10,7 @@ pub(crate) mod options;
 pub(crate) use devices::{Terminal, joined_terminal};
 
 use crate::cgroup::Groups;
-use crate::error::{Error, Refusal as _};
+use crate::error::{Error, IoContext as _};
 use crate::spec::{Mount, Spec};
 use ironcage_sys::mount::{AttributeChange, MountAttributes, set_attributes};
 use ironcage_sys::rustix::fs::{

@@ -1,7 +1,7 @@
 //! JavaScript and TypeScript, from their tree to [`crate::ir`].
 
 use crate::ir::{Call, Class, Expr, Function, Parameter, Statement};
-use crate::parse::{Lowering, field, fields, named, parse, unescape};
+use crate::parse::{Lowering, Walk, field, fields, named, parse, unescape};
 use std::rc::Rc;
 use tree_sitter::Node;
 
@@ -26,50 +26,13 @@ fn read(language: &tree_sitter::Language, text: &str) -> Option<(Vec<Statement>,
 
 struct Script<'t>(Lowering<'t>);
 
-impl<'t> Script<'t> {
-    fn source(&self, node: Node<'_>) -> &'t str {
-        self.0.source(node)
+impl<'t> Walk<'t> for Script<'t> {
+    fn lowering(&self) -> &Lowering<'t> {
+        &self.0
     }
 
-    fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        if self.0.depth >= crate::parse::DEEPEST {
-            self.0.incomplete = true;
-            return None;
-        }
-        self.0.depth += 1;
-        let found = inside(self);
-        self.0.depth -= 1;
-        Some(found)
-    }
-
-    fn block(&mut self, node: Node<'t>) -> Vec<Statement> {
-        let mut body = Vec::new();
-        for child in named(node) {
-            self.deeper(|this| this.statement(child, &mut body));
-        }
-        body
-    }
-
-    /// A block, or one statement in its place.
-    fn body_of(&mut self, node: Node<'t>, name: &str) -> Vec<Statement> {
-        let Some(inner) = field(node, name) else {
-            return Vec::new();
-        };
-        match inner.kind() {
-            "statement_block" | "program" => self.block(inner),
-            "else_clause" => {
-                let mut body = Vec::new();
-                for child in named(inner) {
-                    self.deeper(|this| this.statement(child, &mut body));
-                }
-                body
-            }
-            _ => {
-                let mut body = Vec::new();
-                self.deeper(|this| this.statement(inner, &mut body));
-                body
-            }
-        }
+    fn lowering_mut(&mut self) -> &mut Lowering<'t> {
+        &mut self.0
     }
 
     fn statement(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
@@ -191,139 +154,6 @@ impl<'t> Script<'t> {
                 body.push(Statement::Evaluate(Expr::Other(values)));
             }
         }
-    }
-
-    fn members(&mut self, node: Node<'t>) -> Vec<Statement> {
-        let mut body = Vec::new();
-        for member in named(node) {
-            match member.kind() {
-                "method_definition" => body.push(Statement::Define(self.function(member))),
-                "field_definition" | "public_field_definition" => {
-                    let name = field(member, "property").or(field(member, "name"));
-                    let name = name.map_or("", |name| self.source(name)).to_owned();
-                    if let Some(value) = field(member, "value") {
-                        let value = self.expr(value);
-                        body.push(Statement::Assign(vec![Expr::Name(name)], value));
-                    }
-                }
-                _ => {}
-            }
-        }
-        body
-    }
-
-    fn import(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
-        let module = field(node, "source").map(|source| self.expr(source));
-        let Some(Expr::Text(module)) = module else {
-            return;
-        };
-        let mut names = Vec::new();
-        let mut whole = None;
-        for part in named(node)
-            .into_iter()
-            .filter(|child| child.kind() == "import_clause")
-            .flat_map(named)
-        {
-            match part.kind() {
-                "identifier" => whole = Some(self.source(part).to_owned()),
-                "namespace_import" => {
-                    whole = named(part)
-                        .first()
-                        .map(|name| self.source(*name).to_owned());
-                }
-                "named_imports" => {
-                    for name in named(part) {
-                        let text = |key| field(name, key).map(|name| self.source(name).to_owned());
-                        if let Some(own) = text("name") {
-                            let alias = text("alias").unwrap_or_else(|| own.clone());
-                            names.push((own, alias));
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        if whole.is_some() || names.is_empty() {
-            body.push(Statement::Import(
-                module.clone(),
-                whole.or(Some(String::new())),
-            ));
-        }
-        if !names.is_empty() {
-            body.push(Statement::ImportFrom(module, names));
-        }
-    }
-
-    fn sides(&mut self, node: Node<'t>) -> (Expr, Expr) {
-        let mut side =
-            |name| field(node, name).map_or(Expr::Other(Vec::new()), |side| self.expr(side));
-        (side("left"), side("right"))
-    }
-
-    fn function(&mut self, node: Node<'t>) -> Rc<Function> {
-        let name = field(node, "name")
-            .map_or("", |name| self.source(name))
-            .to_owned();
-        let mut parameters = Vec::new();
-        if let Some(only) = field(node, "parameter") {
-            parameters.push(self.parameter(only));
-        }
-        for child in field(node, "parameters").into_iter().flat_map(named) {
-            parameters.push(self.parameter(child));
-        }
-        let body = match field(node, "body") {
-            Some(body) if body.kind() == "statement_block" => self.block(body),
-            Some(body) => vec![Statement::Return(self.expr(body))],
-            None => Vec::new(),
-        };
-        Rc::new(Function {
-            name,
-            parameters,
-            body,
-        })
-    }
-
-    fn parameter(&mut self, node: Node<'t>) -> Parameter {
-        let name = field(node, "pattern")
-            .or(field(node, "left"))
-            .unwrap_or(node);
-        let default = field(node, "value").or(field(node, "right"));
-        Parameter {
-            name: self.source(name).to_owned(),
-            default: default.map(|value| self.expr(value)),
-        }
-    }
-
-    /// The targets of `[, , a, b = "x"]`, with those that are left out.
-    fn places(&mut self, node: Node<'t>) -> Vec<Expr> {
-        let mut cursor = node.walk();
-        let children: Vec<_> = node.children(&mut cursor).collect();
-        let mut places = Vec::new();
-        let mut filled = false;
-        for child in children {
-            match child.kind() {
-                "," if std::mem::take(&mut filled) => {}
-                "," => places.push(Expr::Other(Vec::new())),
-                _ if child.is_named() => {
-                    places.push(self.expr(child));
-                    filled = true;
-                }
-                _ => {}
-            }
-        }
-        places
-    }
-
-    fn all(&mut self, node: Node<'t>) -> Vec<Expr> {
-        named(node)
-            .into_iter()
-            .map(|child| self.expr(child))
-            .collect()
-    }
-
-    fn expr(&mut self, node: Node<'t>) -> Expr {
-        self.deeper(|this| this.expression(node))
-            .unwrap_or(Expr::Other(Vec::new()))
     }
 
     fn expression(&mut self, node: Node<'t>) -> Expr {
@@ -454,6 +284,145 @@ impl<'t> Script<'t> {
             }
             _ => Expr::Other(self.all(node)),
         }
+    }
+}
+
+impl<'t> Script<'t> {
+    /// A block, or one statement in its place.
+    fn body_of(&mut self, node: Node<'t>, name: &str) -> Vec<Statement> {
+        let Some(inner) = field(node, name) else {
+            return Vec::new();
+        };
+        match inner.kind() {
+            "statement_block" | "program" => self.block(inner),
+            "else_clause" => {
+                let mut body = Vec::new();
+                for child in named(inner) {
+                    self.deeper(|this| this.statement(child, &mut body));
+                }
+                body
+            }
+            _ => {
+                let mut body = Vec::new();
+                self.deeper(|this| this.statement(inner, &mut body));
+                body
+            }
+        }
+    }
+
+    fn members(&mut self, node: Node<'t>) -> Vec<Statement> {
+        let mut body = Vec::new();
+        for member in named(node) {
+            match member.kind() {
+                "method_definition" => body.push(Statement::Define(self.function(member))),
+                "field_definition" | "public_field_definition" => {
+                    let name = field(member, "property").or(field(member, "name"));
+                    let name = name.map_or("", |name| self.source(name)).to_owned();
+                    if let Some(value) = field(member, "value") {
+                        let value = self.expr(value);
+                        body.push(Statement::Assign(vec![Expr::Name(name)], value));
+                    }
+                }
+                _ => {}
+            }
+        }
+        body
+    }
+
+    fn import(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
+        let module = field(node, "source").map(|source| self.expr(source));
+        let Some(Expr::Text(module)) = module else {
+            return;
+        };
+        let mut names = Vec::new();
+        let mut whole = None;
+        for part in named(node)
+            .into_iter()
+            .filter(|child| child.kind() == "import_clause")
+            .flat_map(named)
+        {
+            match part.kind() {
+                "identifier" => whole = Some(self.source(part).to_owned()),
+                "namespace_import" => {
+                    whole = named(part)
+                        .first()
+                        .map(|name| self.source(*name).to_owned());
+                }
+                "named_imports" => {
+                    for name in named(part) {
+                        let text = |key| field(name, key).map(|name| self.source(name).to_owned());
+                        if let Some(own) = text("name") {
+                            let alias = text("alias").unwrap_or_else(|| own.clone());
+                            names.push((own, alias));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        if whole.is_some() || names.is_empty() {
+            body.push(Statement::Import(
+                module.clone(),
+                whole.or(Some(String::new())),
+            ));
+        }
+        if !names.is_empty() {
+            body.push(Statement::ImportFrom(module, names));
+        }
+    }
+
+    fn function(&mut self, node: Node<'t>) -> Rc<Function> {
+        let name = field(node, "name")
+            .map_or("", |name| self.source(name))
+            .to_owned();
+        let mut parameters = Vec::new();
+        if let Some(only) = field(node, "parameter") {
+            parameters.push(self.parameter(only));
+        }
+        for child in field(node, "parameters").into_iter().flat_map(named) {
+            parameters.push(self.parameter(child));
+        }
+        let body = match field(node, "body") {
+            Some(body) if body.kind() == "statement_block" => self.block(body),
+            Some(body) => vec![Statement::Return(self.expr(body))],
+            None => Vec::new(),
+        };
+        Rc::new(Function {
+            name,
+            parameters,
+            body,
+        })
+    }
+
+    fn parameter(&mut self, node: Node<'t>) -> Parameter {
+        let name = field(node, "pattern")
+            .or(field(node, "left"))
+            .unwrap_or(node);
+        let default = field(node, "value").or(field(node, "right"));
+        Parameter {
+            name: self.source(name).to_owned(),
+            default: default.map(|value| self.expr(value)),
+        }
+    }
+
+    /// The targets of `[, , a, b = "x"]`, with those that are left out.
+    fn places(&mut self, node: Node<'t>) -> Vec<Expr> {
+        let mut cursor = node.walk();
+        let children: Vec<_> = node.children(&mut cursor).collect();
+        let mut places = Vec::new();
+        let mut filled = false;
+        for child in children {
+            match child.kind() {
+                "," if std::mem::take(&mut filled) => {}
+                "," => places.push(Expr::Other(Vec::new())),
+                _ if child.is_named() => {
+                    places.push(self.expr(child));
+                    filled = true;
+                }
+                _ => {}
+            }
+        }
+        places
     }
 
     fn template(&mut self, node: Node<'t>) -> Expr {

@@ -1,30 +1,28 @@
 //! Python, from its tree to [`crate::ir`].
 
 use crate::ir::{Call, Class, Expr, Function, Parameter, Statement};
-use crate::parse::{Lowering, field, fields, named, parse, unescape};
+use crate::parse::{Lowering, Walk, field, fields, named, parse, unescape};
 use std::rc::Rc;
 use tree_sitter::Node;
 
 /// The statements of a program, and whether all of it could be read. `None` if it is too long.
 pub(crate) fn lower(text: &str) -> Option<(Vec<Statement>, bool)> {
     let tree = parse(&tree_sitter_python::LANGUAGE.into(), text)?;
-    let mut lowering = Lowering::new(text);
-    let body = lowering.block(tree.root_node());
-    let complete = !lowering.incomplete && !tree.root_node().has_error();
+    let mut module = Module(Lowering::new(text));
+    let body = module.block(tree.root_node());
+    let complete = !module.0.incomplete && !tree.root_node().has_error();
     Some((body, complete))
 }
 
-impl<'t> Lowering<'t> {
-    fn block(&mut self, node: Node<'t>) -> Vec<Statement> {
-        let mut body = Vec::new();
-        for child in named(node) {
-            self.deeper(|this| this.statement(child, &mut body));
-        }
-        body
+struct Module<'t>(Lowering<'t>);
+
+impl<'t> Walk<'t> for Module<'t> {
+    fn lowering(&self) -> &Lowering<'t> {
+        &self.0
     }
 
-    fn block_of(&mut self, node: Node<'t>, name: &str) -> Vec<Statement> {
-        field(node, name).map_or_else(Vec::new, |block| self.block(block))
+    fn lowering_mut(&mut self) -> &mut Lowering<'t> {
+        &mut self.0
     }
 
     fn statement(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
@@ -201,98 +199,6 @@ impl<'t> Lowering<'t> {
         }
     }
 
-    /// `a = b = value`.
-    fn assignment(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
-        let mut targets = Vec::new();
-        let mut at = node;
-        loop {
-            if let Some(left) = field(at, "left") {
-                targets.push(self.expr(left));
-            }
-            match field(at, "right") {
-                Some(right) if right.kind() == "assignment" => at = right,
-                Some(right) => {
-                    let value = self.expr(right);
-                    body.push(Statement::Assign(targets, value));
-                    return;
-                }
-                None => return,
-            }
-        }
-    }
-
-    fn sides(&mut self, node: Node<'t>) -> (Expr, Expr) {
-        let mut side =
-            |name| field(node, name).map_or(Expr::Other(Vec::new()), |side| self.expr(side));
-        (side("left"), side("right"))
-    }
-
-    fn imported(&self, node: Node<'t>) -> (String, Option<String>) {
-        match node.kind() {
-            "aliased_import" => {
-                let text = |name| {
-                    field(node, name)
-                        .map_or("", |part| self.source(part))
-                        .to_owned()
-                };
-                (text("name"), Some(text("alias")))
-            }
-            _ => (self.source(node).to_owned(), None),
-        }
-    }
-
-    fn function(&mut self, node: Node<'t>) -> Rc<Function> {
-        let name = field(node, "name")
-            .map_or("", |name| self.source(name))
-            .to_owned();
-        let parameters = self.parameters(node);
-        let body = match field(node, "body") {
-            Some(body) if node.kind() == "lambda" => vec![Statement::Return(self.expr(body))],
-            Some(body) => self.block(body),
-            None => Vec::new(),
-        };
-        Rc::new(Function {
-            name,
-            parameters,
-            body,
-        })
-    }
-
-    fn parameters(&mut self, node: Node<'t>) -> Vec<Parameter> {
-        let Some(list) = field(node, "parameters") else {
-            return Vec::new();
-        };
-        let mut parameters = Vec::new();
-        for child in named(list) {
-            let name = match child.kind() {
-                "identifier" => Some(child),
-                "typed_parameter" => named(child).first().copied(),
-                "default_parameter" | "typed_default_parameter" => field(child, "name"),
-                _ => None,
-            };
-            let Some(name) = name.filter(|name| name.kind() == "identifier") else {
-                continue;
-            };
-            parameters.push(Parameter {
-                name: self.source(name).to_owned(),
-                default: field(child, "value").map(|value| self.expr(value)),
-            });
-        }
-        parameters
-    }
-
-    fn all(&mut self, node: Node<'t>) -> Vec<Expr> {
-        named(node)
-            .into_iter()
-            .map(|child| self.expr(child))
-            .collect()
-    }
-
-    fn expr(&mut self, node: Node<'t>) -> Expr {
-        self.deeper(|this| this.expression(node))
-            .unwrap_or(Expr::Other(Vec::new()))
-    }
-
     fn expression(&mut self, node: Node<'t>) -> Expr {
         match node.kind() {
             "identifier" => Expr::Name(self.source(node).to_owned()),
@@ -395,6 +301,86 @@ impl<'t> Lowering<'t> {
             "none" | "true" | "false" | "ellipsis" => Expr::Other(Vec::new()),
             _ => Expr::Other(self.all(node)),
         }
+    }
+}
+
+impl<'t> Module<'t> {
+    fn block_of(&mut self, node: Node<'t>, name: &str) -> Vec<Statement> {
+        field(node, name).map_or_else(Vec::new, |block| self.block(block))
+    }
+
+    /// `a = b = value`.
+    fn assignment(&mut self, node: Node<'t>, body: &mut Vec<Statement>) {
+        let mut targets = Vec::new();
+        let mut at = node;
+        loop {
+            if let Some(left) = field(at, "left") {
+                targets.push(self.expr(left));
+            }
+            match field(at, "right") {
+                Some(right) if right.kind() == "assignment" => at = right,
+                Some(right) => {
+                    let value = self.expr(right);
+                    body.push(Statement::Assign(targets, value));
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    fn imported(&self, node: Node<'t>) -> (String, Option<String>) {
+        match node.kind() {
+            "aliased_import" => {
+                let text = |name| {
+                    field(node, name)
+                        .map_or("", |part| self.source(part))
+                        .to_owned()
+                };
+                (text("name"), Some(text("alias")))
+            }
+            _ => (self.source(node).to_owned(), None),
+        }
+    }
+
+    fn function(&mut self, node: Node<'t>) -> Rc<Function> {
+        let name = field(node, "name")
+            .map_or("", |name| self.source(name))
+            .to_owned();
+        let parameters = self.parameters(node);
+        let body = match field(node, "body") {
+            Some(body) if node.kind() == "lambda" => vec![Statement::Return(self.expr(body))],
+            Some(body) => self.block(body),
+            None => Vec::new(),
+        };
+        Rc::new(Function {
+            name,
+            parameters,
+            body,
+        })
+    }
+
+    fn parameters(&mut self, node: Node<'t>) -> Vec<Parameter> {
+        let Some(list) = field(node, "parameters") else {
+            return Vec::new();
+        };
+        let mut parameters = Vec::new();
+        for child in named(list) {
+            let name = match child.kind() {
+                "identifier" => Some(child),
+                "typed_parameter" => named(child).first().copied(),
+                "default_parameter" | "typed_default_parameter" => field(child, "name"),
+                _ => None,
+            };
+            let Some(name) = name.filter(|name| name.kind() == "identifier") else {
+                continue;
+            };
+            parameters.push(Parameter {
+                name: self.source(name).to_owned(),
+                default: field(child, "value").map(|value| self.expr(value)),
+            });
+        }
+        parameters
     }
 
     fn comprehension(&mut self, node: Node<'t>) -> Expr {

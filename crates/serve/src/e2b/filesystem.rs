@@ -1,7 +1,7 @@
 //! `filesystem.Filesystem` of envd.
 
 use super::Sandbox;
-use super::rpc::{self, Gone, Messages, RpcError, RpcResult};
+use super::rpc::{self, Gone, JsonReply, Messages, RpcError, RpcResult};
 use crate::clock;
 use crate::daemon::{Daemon, Link, PATIENCE, Received};
 use crate::error::{ApiError, ApiResult};
@@ -15,8 +15,6 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-type Answer = RpcResult<axum::Json<Value>>;
 
 /// Watchers of one cage, and events that wait for one.
 const MOST_WATCHERS: usize = 32;
@@ -66,20 +64,20 @@ struct PathOnly {
     path: String,
 }
 
-async fn one(daemon: &Arc<Daemon>, request: &Request) -> Answer {
+async fn one(daemon: &Arc<Daemon>, request: &Request) -> JsonReply {
     match daemon.ask_one(request).await? {
         Reply::Entry { entry } => Ok(axum::Json(json!({ "entry": shown(&entry) }))),
         _ => Err(daemon.garbled("not a file").into()),
     }
 }
 
-pub(super) async fn stat(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn stat(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: PathOnly = rpc::unary(&body)?;
     let path = rpc::from_home(&wanted.path);
     one(entry.running()?, &Request::Stat { path }).await
 }
 
-pub(super) async fn make_dir(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn make_dir(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: PathOnly = rpc::unary(&body)?;
     let path = rpc::from_home(&wanted.path);
     one(entry.running()?, &Request::MakeDirectory { path }).await
@@ -91,7 +89,7 @@ struct Rename {
     destination: String,
 }
 
-pub(super) async fn rename(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn rename(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: Rename = rpc::unary(&body)?;
     let (from, to) = (
         rpc::from_home(&wanted.source),
@@ -107,7 +105,7 @@ struct ListDir {
     depth: u32,
 }
 
-pub(super) async fn list_dir(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn list_dir(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: ListDir = rpc::unary(&body)?;
     let request = Request::List {
         path: rpc::from_home(&wanted.path),
@@ -122,7 +120,7 @@ pub(super) async fn list_dir(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
     Ok(axum::Json(json!({ "entries": entries })))
 }
 
-pub(super) async fn remove(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn remove(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: PathOnly = rpc::unary(&body)?;
     let path = rpc::from_home(&wanted.path);
     let request = Request::Remove {
@@ -325,7 +323,7 @@ fn missing(id: &str) -> RpcError {
     )
 }
 
-pub(super) async fn create_watcher(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn create_watcher(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: Watch = rpc::unary(&body)?;
     let link = watch(entry.running()?, &wanted).await?;
     let describer = Describer::of(entry.running()?, &wanted);
@@ -339,13 +337,13 @@ struct WatcherId {
     watcher_id: String,
 }
 
-pub(super) async fn watcher_events(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn watcher_events(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: WatcherId = rpc::unary(&body)?;
     let events = entry.watchers.fetch(&wanted.watcher_id)?;
     Ok(axum::Json(json!({ "events": events })))
 }
 
-pub(super) async fn remove_watcher(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn remove_watcher(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: WatcherId = rpc::unary(&body)?;
     entry.watchers.remove(&wanted.watcher_id)?;
     Ok(axum::Json(json!({})))

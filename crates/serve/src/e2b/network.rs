@@ -3,7 +3,7 @@
 //! A sandbox starts with a network without hosts, and gets its hosts as rules of a running cage: so an
 //! update can replace all of them.
 
-use super::sandboxes::{Answer, Shared, find, not_yet};
+use super::sandboxes::{E2bResult, Shared, find, not_yet};
 use crate::api::types::{CageNetwork, NetworkMode};
 use crate::api::{Caller, Json, Path, ask, check_resource, network_rules};
 use crate::engine::{Engine, Entry};
@@ -288,7 +288,7 @@ pub(super) async fn update(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<WantedNetwork>,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     entry.running()?;

@@ -1,6 +1,6 @@
 //! `process.Process` of envd.
 
-use super::rpc::{self, Envelopes, Gone, Messages, RpcError, RpcResult};
+use super::rpc::{self, Envelopes, Gone, JsonReply, Messages, RpcError, RpcResult};
 use super::{Sandbox, interpreter};
 use crate::api::environment;
 use crate::daemon::{Daemon, Link, Received};
@@ -20,9 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Answer = RpcResult<axum::Json<Value>>;
-
-fn done() -> Answer {
+fn done() -> JsonReply {
     Ok(axum::Json(json!({})))
 }
 
@@ -217,7 +215,7 @@ async fn pass(
     }
 }
 
-pub(super) async fn list(Sandbox(entry): Sandbox) -> Answer {
+pub(super) async fn list(Sandbox(entry): Sandbox) -> JsonReply {
     let shown = |process: ProcessState| {
         let mut words = process.argv.into_iter();
         let mut shown = json!({
@@ -254,7 +252,7 @@ struct SendInput {
     input: Input,
 }
 
-pub(super) async fn send_input(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn send_input(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: SendInput = rpc::unary(&body)?;
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
@@ -262,7 +260,7 @@ pub(super) async fn send_input(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
     done()
 }
 
-pub(super) async fn close_stdin(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn close_stdin(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: Selected = rpc::unary(&body)?;
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
@@ -280,7 +278,7 @@ struct SendSignal {
     signal: String,
 }
 
-pub(super) async fn send_signal(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn send_signal(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: SendSignal = rpc::unary(&body)?;
     let signal = match wanted.signal.as_str() {
         "SIGNAL_SIGKILL" => 9,
@@ -304,7 +302,7 @@ struct Update {
     pty: Option<Pty>,
 }
 
-pub(super) async fn update(Sandbox(entry): Sandbox, body: Bytes) -> Answer {
+pub(super) async fn update(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let wanted: Update = rpc::unary(&body)?;
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;

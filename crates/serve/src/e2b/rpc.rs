@@ -81,6 +81,8 @@ impl IntoResponse for RpcError {
 }
 
 pub(super) type RpcResult<T> = Result<T, RpcError>;
+/// The answer to a single call.
+pub(super) type JsonReply = RpcResult<axum::Json<Value>>;
 
 /// The body of a single call.
 pub(super) fn unary<T: DeserializeOwned>(body: &Bytes) -> RpcResult<T> {

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) type Shared = State<Arc<Engine>>;
-pub(super) type Answer<T> = Result<T, E2bError>;
+pub(super) type E2bResult<T> = Result<T, E2bError>;
 
 const PAGE: usize = 100;
 /// The template of sandboxes without one, and the one of E2B's code interpreter.
@@ -95,7 +95,7 @@ async fn create(
     State(engine): Shared,
     headers: HeaderMap,
     Json(wanted): Json<NewSandbox>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     create_with(caller, engine, headers, wanted, 300).await
 }
 
@@ -105,7 +105,7 @@ async fn create_v1(
     State(engine): Shared,
     headers: HeaderMap,
     Json(wanted): Json<NewSandbox>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     create_with(caller, engine, headers, wanted, 15).await
 }
 
@@ -115,7 +115,7 @@ async fn create_with(
     headers: HeaderMap,
     wanted: NewSandbox,
     timeout: u32,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
     if given(&wanted.mcp) {
@@ -245,7 +245,7 @@ async fn list(
     caller: Caller,
     State(engine): Shared,
     Query(query): Query<ListQuery>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Read)?;
     let metadata = metadata_filter(query.metadata.as_deref())?;
     // The SDKs quote names and values once more than a query string does.
@@ -356,7 +356,7 @@ async fn detail(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Value>> {
+) -> E2bResult<axum::Json<Value>> {
     caller.needs(Scope::Read)?;
     let entry = find(&engine, &caller, &id)?;
     let stats = stats(&entry).await.ok();
@@ -384,7 +384,11 @@ async fn detail(
     Ok(axum::Json(shown))
 }
 
-async fn kill(caller: Caller, State(engine): Shared, Path(id): Path<String>) -> Answer<StatusCode> {
+async fn kill(
+    caller: Caller,
+    State(engine): Shared,
+    Path(id): Path<String>,
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     engine.delete(&entry).await?;
@@ -401,7 +405,7 @@ async fn set_timeout(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<Timeout>,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     let update = crate::api::types::UpdateCage {
@@ -423,7 +427,7 @@ async fn refresh(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<Refresh>,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     let seconds = wanted.duration.unwrap_or(15).clamp(1, 3600);
@@ -442,7 +446,7 @@ async fn connect(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<Connect>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     if wanted.memory == Some(false) {
@@ -472,7 +476,7 @@ async fn pause(
     State(engine): Shared,
     Path(id): Path<String>,
     body: axum::body::Bytes,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let wanted: Pause = match body.is_empty() {
         true => Pause::default(),
@@ -506,7 +510,7 @@ async fn metrics(
     State(engine): Shared,
     Path(id): Path<String>,
     Query(query): Query<MetricsQuery>,
-) -> Answer<axum::Json<Vec<Value>>> {
+) -> E2bResult<axum::Json<Vec<Value>>> {
     caller.needs(Scope::Read)?;
     let entry = find(&engine, &caller, &id)?;
     let (start, end) = (query.start.unwrap_or(0), query.end.unwrap_or(u64::MAX));
@@ -532,7 +536,7 @@ async fn metrics_of_all(
     caller: Caller,
     State(engine): Shared,
     Query(query): Query<MetricsOfAll>,
-) -> Answer<axum::Json<Value>> {
+) -> E2bResult<axum::Json<Value>> {
     caller.needs(Scope::Read)?;
     let ids = query.sandbox_ids.unwrap_or_default();
     let ids: Vec<&str> = ids.split(',').filter(|id| !id.is_empty()).collect();

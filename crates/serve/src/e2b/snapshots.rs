@@ -1,7 +1,7 @@
 //! Snapshots and forks of E2B's API. They have files, and no memory.
 
 use super::network;
-use super::sandboxes::{Answer, Shared, find, not_yet, sandbox};
+use super::sandboxes::{E2bResult, Shared, find, not_yet, sandbox};
 use crate::api::{Caller, Json, Path, Query};
 use crate::engine::Engine;
 use crate::error::{ApiError, ApiResult, Code};
@@ -48,7 +48,7 @@ pub(super) async fn create(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<NewSnapshot>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     if wanted.memory == Some(true) {
@@ -77,7 +77,7 @@ pub(super) async fn list(
     caller: Caller,
     State(engine): Shared,
     Query(query): Query<SnapshotQuery>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Read)?;
     let named = match &query.name {
         None => None,
@@ -128,7 +128,7 @@ pub(super) async fn fork(
     State(engine): Shared,
     Path(id): Path<String>,
     Json(wanted): Json<Fork>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let entry = find(&engine, &caller, &id)?;
     let count = wanted.count.unwrap_or(1);

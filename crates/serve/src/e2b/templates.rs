@@ -1,7 +1,7 @@
 //! Templates of E2B's API: uploads of files, builds, their logs, names and tags.
 
 use super::E2bError;
-use super::sandboxes::{Answer, Shared, not_yet};
+use super::sandboxes::{E2bResult, Shared, not_yet};
 use super::snapshots;
 use crate::api::types::CageLimits;
 use crate::api::{Caller, Json, Path, Query};
@@ -124,7 +124,7 @@ async fn request(
     caller: Caller,
     State(engine): Shared,
     Json(wanted): Json<NewBuild>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let text = wanted.name.or(wanted.alias);
     let text = text.ok_or_else(|| ApiError::invalid("the template has no name"))?;
@@ -162,7 +162,7 @@ async fn place(
     State(engine): Shared,
     Path((_, hash)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     if !is_hash(&hash) {
         return Err(ApiError::invalid("the hash of the files is not hexadecimal").into());
@@ -201,7 +201,7 @@ async fn upload(
     State(engine): Shared,
     Path(token): Path<String>,
     body: Body,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     let upload = {
         let mut uploads = engine
             .uploads
@@ -358,7 +358,7 @@ async fn start(
     State(engine): Shared,
     Path((_, build)): Path<(String, String)>,
     Json(wanted): Json<StartBuild>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     if wanted
         .from_image_registry
@@ -416,7 +416,7 @@ async fn status(
     State(engine): Shared,
     Path((template, build)): Path<(String, String)>,
     Query(query): Query<StatusQuery>,
-) -> Answer<axum::Json<Value>> {
+) -> E2bResult<axum::Json<Value>> {
     caller.needs(Scope::Read)?;
     let build = match engine.build(&caller.key.project, &build) {
         Ok(build) => build,
@@ -478,7 +478,7 @@ async fn alias(
     caller: Caller,
     State(engine): Shared,
     Path(name): Path<String>,
-) -> Answer<axum::Json<Value>> {
+) -> E2bResult<axum::Json<Value>> {
     caller.needs(Scope::Read)?;
     let record = found(&engine, &caller.key, &name)?;
     Ok(axum::Json(
@@ -486,7 +486,7 @@ async fn alias(
     ))
 }
 
-async fn list(caller: Caller, State(engine): Shared) -> Answer<axum::Json<Vec<Value>>> {
+async fn list(caller: Caller, State(engine): Shared) -> E2bResult<axum::Json<Vec<Value>>> {
     caller.needs(Scope::Read)?;
     let records = engine.templates(&caller.key.project)?.into_iter();
     let shown = records.map(|record| {
@@ -508,7 +508,7 @@ async fn remove(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     match engine.find_template(&caller.key.project, tagged(&caller.key.project, &id).0)? {
         Some(record) => engine.delete_template(&record).await?,
@@ -541,7 +541,7 @@ async fn assign_tags(
     caller: Caller,
     State(engine): Shared,
     Json(wanted): Json<AssignTags>,
-) -> Answer<Response> {
+) -> E2bResult<Response> {
     caller.needs(Scope::Cages)?;
     let mut record = found(&engine, &caller.key, &wanted.target)?;
     let tag = tagged(&caller.key.project, &wanted.target)
@@ -577,7 +577,7 @@ async fn remove_tags(
     caller: Caller,
     State(engine): Shared,
     Json(wanted): Json<RemoveTags>,
-) -> Answer<StatusCode> {
+) -> E2bResult<StatusCode> {
     caller.needs(Scope::Cages)?;
     let mut record = found(&engine, &caller.key, &wanted.name)?;
     for tag in &wanted.tags {
@@ -591,7 +591,7 @@ async fn tags(
     caller: Caller,
     State(engine): Shared,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Vec<Value>>> {
+) -> E2bResult<axum::Json<Vec<Value>>> {
     caller.needs(Scope::Read)?;
     let record = found(&engine, &caller.key, &id)?;
     let shown = record.tags.iter().map(|(tag, (build, since))| {

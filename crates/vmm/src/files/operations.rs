@@ -1,6 +1,6 @@
 //! The requests of the guest's kernel, as system calls of this process.
 
-use super::tree::{self, Found, ROOT, look, look_at};
+use super::tree::{self, FoundFile, ROOT, look, look_at};
 use super::{Files, Handle, LONG, Listed, Listing, State, stale};
 use fuse_backend_rs::abi::fuse_abi::{
     CreateIn, FsOptions, OpenOptions, SetattrValid, stat64, statvfs64,
@@ -28,7 +28,7 @@ const NOW: i64 = libc::UTIME_NOW;
 const OMIT: i64 = libc::UTIME_OMIT;
 
 impl State {
-    fn attributes(&mut self, found: &Found) -> stat64 {
+    fn attributes(&mut self, found: &FoundFile) -> stat64 {
         let stat = &found.stat;
         // All zero, before it is filled.
         let mut attr = Entry::default().attr;
@@ -50,7 +50,7 @@ impl State {
 
     /// How long the guest may keep what it was told: what never changes, and links of the root,
     /// which are made once.
-    fn patience(&self, found: &Found) -> Duration {
+    fn patience(&self, found: &FoundFile) -> Duration {
         let link = u32::from(found.stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
         let of_root = link && found.mount == self.tree.root_mount();
         match of_root || self.fixed.contains(&found.mount) {
@@ -75,7 +75,7 @@ impl State {
         })
     }
 
-    fn admit(&self, found: &Found) -> io::Result<()> {
+    fn admit(&self, found: &FoundFile) -> io::Result<()> {
         // By these names the guest would write the memory of this process, or of QEMU.
         let below = |root: &tree::Key| found.key.is_beside(*root) && found.key != *root;
         if self.processes.as_ref().is_some_and(below) {
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// What is known of a file: by its name, or by an open file where it has none any more.
-    fn find(&mut self, inode: u64) -> io::Result<(Option<CString>, Found)> {
+    fn find(&mut self, inode: u64) -> io::Result<(Option<CString>, FoundFile)> {
         match self.tree.find(inode) {
             Ok((path, found)) => Ok((Some(path), found)),
             Err(error) => {

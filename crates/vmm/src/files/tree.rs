@@ -40,13 +40,13 @@ impl Key {
 
 /// What the kernel says of a file.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     pub(crate) key: Key,
     pub(crate) mount: u64,
     pub(crate) stat: Statx,
 }
 
-fn found(stat: Statx) -> Found {
+fn found(stat: Statx) -> FoundFile {
     let mount = stat.stx_mnt_id;
     let device = u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor);
     let key = Key {
@@ -54,19 +54,19 @@ fn found(stat: Statx) -> Found {
         inode: stat.stx_ino,
         mount,
     };
-    Found { key, mount, stat }
+    FoundFile { key, mount, stat }
 }
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 
 /// Looks at a path, through no link at its end.
-pub(crate) fn look(path: &CStr) -> io::Result<Found> {
+pub(crate) fn look(path: &CStr) -> io::Result<FoundFile> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     Ok(found(statx(CWD, path, flags, WANTED)?))
 }
 
 /// Looks at an open file.
-pub(crate) fn look_at(file: impl AsFd) -> io::Result<Found> {
+pub(crate) fn look_at(file: impl AsFd) -> io::Result<FoundFile> {
     Ok(found(statx(file, c"", AtFlags::EMPTY_PATH, WANTED)?))
 }
 
@@ -174,7 +174,7 @@ impl Tree {
     }
 
     /// Where the file of a number is, and what the kernel says of it.
-    pub(crate) fn find(&mut self, number: u64) -> io::Result<(CString, Found)> {
+    pub(crate) fn find(&mut self, number: u64) -> io::Result<(CString, FoundFile)> {
         let names = self.get(number)?.names.len().max(1);
         for _ in 0..names {
             let path = self.path(number)?;
@@ -198,7 +198,7 @@ impl Tree {
 
     /// The file of a number has become another one by what was done to it: a copy-on-write view
     /// copies a file with its first change.
-    pub(crate) fn changed(&mut self, number: u64, path: &CStr) -> io::Result<Found> {
+    pub(crate) fn changed(&mut self, number: u64, path: &CStr) -> io::Result<FoundFile> {
         let found = look(path)?;
         let node = self.nodes.get_mut(&number).ok_or_else(stale)?;
         let old = node.key;
@@ -216,7 +216,7 @@ impl Tree {
     }
 
     /// The number of what was found under a name. The guest is told of it.
-    pub(crate) fn learn(&mut self, parent: u64, name: &CStr, found: &Found) -> io::Result<u64> {
+    pub(crate) fn learn(&mut self, parent: u64, name: &CStr, found: &FoundFile) -> io::Result<u64> {
         let place = (parent, name.to_owned());
         let number = match self.by_key.get(&found.key) {
             Some(number) => *number,

@@ -88,7 +88,7 @@ def error_of(result: CliResult) -> IroncageError:
     message = str(document.get("message") or text or "ironcage failed with status {}".format(result.exit_code))
     code = document.get("code")
     hints = [str(hint) for hint in document.get("hints", [])]
-    if code == "no-such-cage":
+    if code in ("no-such-cage", "cage-not-running"):
         return SandboxNotFoundError(message, hints=hints)
     if document.get("denied"):
         return DeniedError(message, code=code, hints=hints)

@@ -11,8 +11,7 @@ mod show;
 mod signed_report;
 mod verify;
 
-use crate::error::CommandResult;
-use clap::Subcommand;
+use crate::command_group::command_group;
 
 /// Show, verify, list, report on and prune audit logs
 #[derive(Debug, clap::Args)]
@@ -21,23 +20,11 @@ pub(crate) struct Args {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    Show(show::Args),
-    Verify(verify::Args),
-    List(list::Args),
-    Prune(prune::Args),
-    Report(report::Args),
-    Key(key::Args),
-}
-
-pub(crate) fn run(args: Args) -> CommandResult {
-    match args.command {
-        Command::Show(args) => show::run(args),
-        Command::Verify(args) => verify::run(args),
-        Command::List(args) => list::run(args),
-        Command::Prune(args) => prune::run(args),
-        Command::Report(args) => report::run(args),
-        Command::Key(args) => key::run(&args),
-    }
+command_group! {
+    Show => show,
+    Verify => verify,
+    List => list,
+    Prune => prune,
+    Report => report,
+    Key => key ref,
 }

@@ -2,6 +2,7 @@
 
 use super::diff::text;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use crate::json;
 use crate::pending_change::{ChangeArgs, PendingChange, change_error};
 use crate::running_change::RunningChange;
@@ -213,6 +214,7 @@ fn ask(change: &Change, selection: &Selection) -> Result<Option<Selection>, CliE
         return Err(CliError::new(
             "nothing applied: cannot ask for confirmation, standard input is not a terminal",
         )
+        .with_failure(FailureCode::ConfirmationNeeded)
         .hint("name the paths to apply"));
     }
     let failed =

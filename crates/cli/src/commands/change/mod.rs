@@ -9,8 +9,7 @@ mod prune;
 mod restore;
 mod snapshot;
 
-use crate::error::CommandResult;
-use clap::Subcommand;
+use crate::command_group::command_group;
 
 /// Review, apply and manage pending changes
 ///
@@ -22,27 +21,13 @@ pub(crate) struct Args {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    List(list::Args),
-    Diff(diff::Args),
-    Apply(apply::Args),
-    Discard(discard::Args),
-    Snapshot(snapshot::Args),
-    Restore(restore::Args),
-    Fork(fork::Args),
-    Prune(prune::Args),
-}
-
-pub(crate) fn run(args: Args) -> CommandResult {
-    match args.command {
-        Command::List(args) => list::run(args),
-        Command::Diff(args) => diff::run(args),
-        Command::Apply(args) => apply::run(args),
-        Command::Discard(args) => discard::run(args),
-        Command::Snapshot(args) => snapshot::run(args),
-        Command::Restore(args) => restore::run(args),
-        Command::Fork(args) => fork::run(args),
-        Command::Prune(args) => prune::run(args),
-    }
+command_group! {
+    List => list,
+    Diff => diff,
+    Apply => apply,
+    Discard => discard,
+    Snapshot => snapshot,
+    Restore => restore,
+    Fork => fork,
+    Prune => prune,
 }

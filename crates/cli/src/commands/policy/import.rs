@@ -1,6 +1,7 @@
 //! `ironcage policy import`: a policy from the settings of another sandbox.
 
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use crate::{output, paths};
 use clap::Subcommand;
 use ironcage_host::SystemFiles;
@@ -131,6 +132,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), CliError> {
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 CliError::new(format!("cannot write {shown}: the file exists"))
+                    .with_failure(FailureCode::FileExists)
                     .hint("name another file, or remove it first")
             }
             _ => CliError::new(format!("cannot write {shown}: {error}")),

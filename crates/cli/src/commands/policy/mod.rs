@@ -6,8 +6,7 @@ mod import;
 mod test;
 mod tighten;
 
-use crate::error::CommandResult;
-use clap::Subcommand;
+use crate::command_group::command_group;
 
 /// Check, import, export, tighten and test policy files
 #[derive(Debug, clap::Args)]
@@ -16,21 +15,10 @@ pub(crate) struct Args {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    Check(check::Args),
-    Tighten(tighten::Args),
-    Test(test::Args),
-    Import(import::Args),
-    Export(export::Args),
-}
-
-pub(crate) fn run(args: Args) -> CommandResult {
-    match args.command {
-        Command::Check(args) => check::run(args),
-        Command::Tighten(args) => tighten::run(&args),
-        Command::Test(args) => test::run(&args),
-        Command::Import(args) => import::run(args),
-        Command::Export(args) => export::run(args),
-    }
+command_group! {
+    Check => check,
+    Tighten => tighten ref,
+    Test => test ref,
+    Import => import,
+    Export => export,
 }

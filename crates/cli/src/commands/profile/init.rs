@@ -2,6 +2,7 @@
 
 use super::find;
 use crate::error::{CliError, CommandResult};
+use crate::failure::FailureCode;
 use crate::paths;
 use crate::values::SuggestedName;
 use ironcage_host::SystemFiles;
@@ -44,6 +45,7 @@ fn init(profile: &Profile, path: &Path) -> CommandResult {
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 CliError::new(format!("cannot write {shown}: the file exists"))
+                    .with_failure(FailureCode::FileExists)
                     .hint("edit it, or remove it first")
             }
             _ => failed(error),

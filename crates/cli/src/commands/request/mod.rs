@@ -4,8 +4,7 @@ pub(crate) mod approve;
 pub(crate) mod deny;
 mod list;
 
-use crate::error::CommandResult;
-use clap::Subcommand;
+use crate::command_group::command_group;
 
 /// List and answer permission requests of running cages
 ///
@@ -17,17 +16,8 @@ pub(crate) struct Args {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    List(list::Args),
-    Approve(approve::Args),
-    Deny(deny::Args),
-}
-
-pub(crate) fn run(args: Args) -> CommandResult {
-    match args.command {
-        Command::List(args) => list::run(args),
-        Command::Approve(args) => approve::run(args),
-        Command::Deny(args) => deny::run(args),
-    }
+command_group! {
+    List => list,
+    Approve => approve,
+    Deny => deny,
 }

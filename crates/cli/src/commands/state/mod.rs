@@ -5,9 +5,9 @@ mod list;
 mod reset;
 mod taint;
 
-use crate::error::{CliError, CommandResult};
+use crate::command_group::command_group;
+use crate::error::CliError;
 use crate::paths;
-use clap::Subcommand;
 use ironcage_host::SystemFiles;
 use ironcage_model::Printable;
 use ironcage_state::StateError;
@@ -23,21 +23,11 @@ pub(crate) struct Args {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    List(list::Args),
-    Reset(reset::Args),
-    Import(import::Args),
-    Taint(taint::Args),
-}
-
-pub(crate) fn run(args: Args) -> CommandResult {
-    match args.command {
-        Command::List(args) => list::run(args),
-        Command::Reset(args) => reset::run(args),
-        Command::Import(args) => import::run(args),
-        Command::Taint(args) => taint::run(args),
-    }
+command_group! {
+    List => list,
+    Reset => reset,
+    Import => import,
+    Taint => taint,
 }
 
 fn state_error(error: StateError) -> CliError {
