@@ -31,6 +31,7 @@ mod render;
 mod running_change;
 mod staged_file;
 mod unknown_command;
+mod unknown_flag;
 mod values;
 mod version;
 
@@ -119,6 +120,10 @@ fn report(error: &clap::Error, line: &[OsString]) -> u8 {
     }
     if let Some(answer) = docker_flags::explain(error, words) {
         answer.print();
+        return error::EXIT_OURS;
+    }
+    if let Some(unknown) = unknown_flag::explain(error, words) {
+        unknown.print();
         return error::EXIT_OURS;
     }
     // Printing can only fail because nobody is left to read it.
