@@ -22,6 +22,7 @@ mod hidden_files;
 mod hidden_sockets;
 mod kept_state;
 mod key_agents;
+mod named_hosts;
 mod output;
 mod package_tools;
 mod paths;

@@ -3,6 +3,7 @@
 use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
+use crate::named_hosts::NamedHosts;
 use crate::render::{denial, denied_calls};
 use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
@@ -11,7 +12,7 @@ use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCo
 use ironcage_supervisor::{AwaitedStart, ForkRole, Job, RunError, detach};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::steps;
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -182,8 +183,9 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     let policy = &prepared.resolved.policy;
     // Lines that were told while the cage ran are not told again.
     let told = RefCell::new(Vec::new());
+    let named = LazyCell::new(|| NamedHosts::of_run(&prepared));
     let denial_line = |denied: &Traffic| {
-        let line = denial::line(denied, &[])?;
+        let line = denial::line(denied, &named)?;
         told.borrow_mut().push(line.clone());
         Some(line)
     };
@@ -220,7 +222,12 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     };
     report(&finished.outcome, &ran, finished.id.as_str());
     if !args.quiet {
-        report_denials(&finished.outcome, &told.borrow(), finished.id.as_str());
+        report_denials(
+            &finished.outcome,
+            &told.borrow(),
+            || &named,
+            finished.id.as_str(),
+        );
         report_model_leases(&finished.outcome.lent);
         report_hidden(&prepared, &finished.outcome)?;
     }
@@ -300,9 +307,19 @@ fn announce(prepared: &PlannedCage) {
     anstream::eprint!("{}", lines.join("\n"));
 }
 
-fn report_denials(outcome: &Outcome, told: &[String], id: &str) {
+fn report_denials<'n>(
+    outcome: &Outcome,
+    told: &[String],
+    named: impl FnOnce() -> &'n NamedHosts,
+    id: &str,
+) {
     let (denied, more) = (&outcome.network_denied, outcome.network_denied_more);
-    for line in denial::summary(denied, more, &[], id) {
+    // The command is read only where something of it was denied.
+    let lines = match denied.is_empty() {
+        true => Vec::new(),
+        false => denial::summary(denied, more, named(), id),
+    };
+    for line in lines {
         if !told.contains(&line) {
             anstream::eprintln!("{line}");
         }
