@@ -23,6 +23,7 @@ mod hidden_sockets;
 mod kept_state;
 mod key_agents;
 mod named_hosts;
+mod offered_login;
 mod output;
 mod package_tools;
 mod paths;
