@@ -87,6 +87,30 @@ either! {
         assert!(!works.stderr.contains("to read it"), "{works:?}");
     }
 
+    fn a_login_that_stays_outside_is_named_with_the_flag_that_uses_it(stage) {
+        // Not the agent itself: its name, and where it looks for its login.
+        let agent = stage.base().join("agents/claude");
+        stage.write(&agent, "#!/bin/sh\ngrep -o 'sk-ant-oat01-ironcage' ~/.claude/.credentials.json || echo not logged in\n");
+        std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        let agents = stage.base().join("agents").display().to_string();
+        let run = |flags: &[&str]| {
+            let mut run = stage.ironcage([&["run", "-r", &agents], flags, &["claude"]].concat());
+            let path = format!("{agents}:/usr/bin:/bin");
+            Running::start(run.env("PATH", path)).finish(PATIENCE).ok()
+        };
+        // Nobody is logged in anywhere.
+        assert!(!run(&[]).stderr.contains("your login"));
+        let login = r#"{"claudeAiOauth":{"accessToken":"own-access-token","refreshToken":"own-refresh-token","expiresAt":4000000000000,"scopes":["user:inference"]}}"#;
+        stage.write(stage.home().join(".claude/.credentials.json"), login);
+        let told = run(&[]);
+        assert_eq!(told.stdout(), "not logged in\n");
+        let flags = flags_after(&told.stderr, "is not in the cage; ").split_once(" lets").expect("a flag").0;
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let used = run(&flags);
+        assert_eq!((flags, used.stdout().as_str()), (vec!["--login", "claude"], "sk-ant-oat01-ironcage\n"));
+        assert!(!used.stderr.contains("your login"), "{used:?}");
+    }
+
     fn a_hidden_socket_is_named_with_the_flag_that_gives_it(stage) {
         let socket = stage.aside().join("docker.sock");
         stage.sh_outside("mkdir -p ../aside").ok();

@@ -130,6 +130,15 @@ fn volume(refused: CliError, value: &str) -> CliError {
             ))
             .hint(format!("`-w {shown}:direct` writes to the real files"))
     };
+    // `-v "$PWD:/app"`, which the most begin with.
+    let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    let named = std::path::Path::new(source).canonicalize();
+    let refused = match (here, named) {
+        (Ok(here), Ok(named)) if here == named => refused.hint(
+            "omit it for the current directory: the workspace is in the cage, copy-on-write, at its own path",
+        ),
+        _ => refused,
+    };
     if target == source {
         return refused;
     }

@@ -6,7 +6,7 @@
 //! holds for sockets of the programs that it executes.
 
 use crate::hidden_sockets;
-use ironcage_intent::{Context, Shell, Table};
+use ironcage_intent::{Context, Needs, Shell, Table};
 use ironcage_model::Printable;
 use ironcage_plan::{HiddenBy, PathStatus, Plan, guard, locate};
 use std::path::{Path, PathBuf};
@@ -56,15 +56,9 @@ impl HiddenFile {
 
 /// The files that a command names for reading, and that a cage with this plan hides.
 pub(crate) fn named_by(plan: &Plan, home: &Path, command: &[String]) -> Vec<HiddenFile> {
-    let Ok(table) = Table::shipped() else {
+    let Some(needs) = needs(command, &plan.command.cwd, home) else {
         return Vec::new();
     };
-    let context = Context {
-        cwd: plan.command.cwd.clone(),
-        home: Some(home.to_owned()),
-    };
-    let words: Vec<String> = command.iter().map(|word| in_quotes(word)).collect();
-    let needs = Shell::new(&table).read(&words.join(" "), &context);
     // What the command makes itself is not missed.
     let made = |path: &Path| needs.writes.iter().any(|made| path.starts_with(made));
     let named = needs.reads.iter().filter(|path| !made(path));
@@ -83,6 +77,17 @@ pub(crate) fn named_by(plan: &Plan, home: &Path, command: &[String]) -> Vec<Hidd
     }
     found.truncate(MOST);
     found
+}
+
+/// What a command that begins in `cwd` needs.
+pub(crate) fn needs(command: &[String], cwd: &Path, home: &Path) -> Option<Needs> {
+    let table = Table::shipped().ok()?;
+    let context = Context {
+        cwd: cwd.to_owned(),
+        home: Some(home.to_owned()),
+    };
+    let words: Vec<String> = command.iter().map(|word| in_quotes(word)).collect();
+    Some(Shell::new(&table).read(&words.join(" "), &context))
 }
 
 fn hidden(plan: &Plan, home: &Path, path: &Path) -> Option<HiddenFile> {

@@ -23,6 +23,8 @@ mod hidden_files;
 mod hidden_sockets;
 mod kept_state;
 mod key_agents;
+mod named_hosts;
+mod offered_login;
 mod output;
 mod package_tools;
 mod paths;
@@ -32,6 +34,7 @@ mod render;
 mod running_change;
 mod staged_file;
 mod unknown_command;
+mod unknown_flag;
 mod values;
 mod version;
 
@@ -120,6 +123,10 @@ fn report(error: &clap::Error, line: &[OsString]) -> u8 {
     }
     if let Some(answer) = docker_flags::explain(error, words) {
         answer.print();
+        return error::EXIT_OURS;
+    }
+    if let Some(unknown) = unknown_flag::explain(error, words) {
+        unknown.print();
         return error::EXIT_OURS;
     }
     // Printing can only fail because nobody is left to read it.

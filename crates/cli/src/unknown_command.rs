@@ -104,7 +104,9 @@ fn suggestions(
         .get_subcommands()
         .filter(|sub| !sub.is_hide_set())
         .map(clap::Command::get_name);
+    let help = (group.get_name() == root.get_name()).then_some("help");
     let similar = names
+        .chain(help)
         .map(|name| (distance(unknown, name), name))
         .filter(|(distance, name)| *distance <= name.len().max(unknown.len()) / 3)
         .min();
@@ -115,7 +117,7 @@ fn suggestions(
 }
 
 /// The number of insertions, deletions, replacements and swaps of neighbours between two words.
-fn distance(from: &str, to: &str) -> usize {
+pub(crate) fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=to.len()).collect();
@@ -153,6 +155,7 @@ mod tests {
             ("change dicsard", "did you mean `ironcage change discard`?"),
             ("leases", "did you mean `ironcage lease`?"),
             ("help rnu", "did you mean `ironcage run`?"),
+            ("hlep run", "did you mean `ironcage help`?"),
             ("kill web", "did you mean `ironcage stop --time 0`?"),
             ("top", "did you mean `ironcage stats`?"),
             ("help net alow", "did you mean `ironcage net allow`?"),

@@ -52,5 +52,6 @@ pub use forecast::{Forecast, forecast};
 pub use ironcage_layers::ablation::weaken;
 pub use ironcage_layers::cgroup::sweep as sweep_cgroups;
 pub use ironcage_layers::network::delivery_messages;
+pub use needed::remote_hosts;
 pub use network::DenialLine;
 pub use run::{FinishedRun, Job, NotPermanent, Permanent, run};

@@ -12,6 +12,7 @@ use ironcage_control::{DeniedLease, LeaseTarget};
 use ironcage_model::{Contact, Extent, HostRule, LeaseReason, Mark, Resource, Right};
 use ironcage_plan::Plan;
 use remotes::Remote;
+pub use remotes::hosts as remote_hosts;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use super::task::{self, TaskPlace};
 use super::{CageFlags, real};
 use crate::error::CliError;
 use crate::package_tools::{self, PackageTools};
-use crate::{change, kept_state, key_agents, paths};
+use crate::{change, kept_state, key_agents, offered_login, paths};
 use ironcage_host::{HostCaps, HostFiles as _, SideChannelHost, SystemFiles};
 use ironcage_images::SystemClaim;
 use ironcage_model::{HTTP_PROXY, HTTPS_PROXY, Isolation, Layer, StartCode};
@@ -471,7 +471,12 @@ impl CageFlags {
             policy_documents: resolved.documents.clone(),
         };
         let plan = make(&resolved.policy, &request, &host, &files);
-        Ok(plan.map(|plan| PlannedCage {
+        let login = offered_login::note(&resolved.policy, &request);
+        let noted = plan.map(|mut plan| {
+            plan.notes.extend(login);
+            plan
+        });
+        Ok(noted.map(|plan| PlannedCage {
             home: request.home,
             plan: ironcage_supervisor::weaken(plan),
             layers: request.kept.layers,

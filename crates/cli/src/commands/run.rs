@@ -3,6 +3,7 @@
 use crate::cage_flags::{CageFlags, PlannedCage};
 use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
+use crate::named_hosts::NamedHosts;
 use crate::render::{denial, denied_calls};
 use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
 use ironcage_backend::StartError;
@@ -11,7 +12,7 @@ use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCo
 use ironcage_supervisor::{AwaitedStart, ForkRole, Job, RunError, detach};
 use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::steps;
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -154,6 +155,8 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     // An image and --boot name one where the caller did not.
     let program = prepared.plan.command.argv.first();
     let program = program.cloned().unwrap_or_default();
+    let second = prepared.plan.command.argv.get(1);
+    let has_command = second.is_some_and(|word| on_host(word).is_some());
     if !args.quiet {
         announce(&prepared);
     }
@@ -180,8 +183,9 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
     let policy = &prepared.resolved.policy;
     // Lines that were told while the cage ran are not told again.
     let told = RefCell::new(Vec::new());
+    let named = LazyCell::new(|| NamedHosts::of_run(&prepared));
     let denial_line = |denied: &Traffic| {
-        let line = denial::line(denied, &[])?;
+        let line = denial::line(denied, &named)?;
         told.borrow_mut().push(line.clone());
         Some(line)
     };
@@ -211,10 +215,19 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         }
     };
     steps::mark("end recorded, cage gone");
-    let ran = (&program, has_image);
-    report(&finished.outcome, ran, finished.id.as_str());
+    let ran = RanCommand {
+        program: &program,
+        has_image,
+        has_command,
+    };
+    report(&finished.outcome, &ran, finished.id.as_str());
     if !args.quiet {
-        report_denials(&finished.outcome, &told.borrow(), finished.id.as_str());
+        report_denials(
+            &finished.outcome,
+            &told.borrow(),
+            || &named,
+            finished.id.as_str(),
+        );
         report_model_leases(&finished.outcome.lent);
         report_hidden(&prepared, &finished.outcome)?;
     }
@@ -294,9 +307,19 @@ fn announce(prepared: &PlannedCage) {
     anstream::eprint!("{}", lines.join("\n"));
 }
 
-fn report_denials(outcome: &Outcome, told: &[String], id: &str) {
+fn report_denials<'n>(
+    outcome: &Outcome,
+    told: &[String],
+    named: impl FnOnce() -> &'n NamedHosts,
+    id: &str,
+) {
     let (denied, more) = (&outcome.network_denied, outcome.network_denied_more);
-    for line in denial::summary(denied, more, &[], id) {
+    // The command is read only where something of it was denied.
+    let lines = match denied.is_empty() {
+        true => Vec::new(),
+        false => denial::summary(denied, more, named(), id),
+    };
+    for line in lines {
         if !told.contains(&line) {
             anstream::eprintln!("{line}");
         }
@@ -351,8 +374,21 @@ fn report_model_leases(lent: &Lent) {
     }
 }
 
+/// What is known of a command that was to run.
+struct RanCommand<'a> {
+    program: &'a OsString,
+    has_image: bool,
+    /// Whether the word behind the program names a program of the host.
+    has_command: bool,
+}
+
 /// Reports what the exit status does not show.
-fn report(outcome: &Outcome, (program, has_image): (&OsString, bool), id: &str) {
+fn report(outcome: &Outcome, ran: &RanCommand<'_>, id: &str) {
+    let RanCommand {
+        program,
+        has_image,
+        has_command,
+    } = *ran;
     for hit in &outcome.limits {
         limit_line(hit);
     }
@@ -383,7 +419,7 @@ fn report(outcome: &Outcome, (program, has_image): (&OsString, bool), id: &str) 
             Printable::new(program)
         );
         let missing = *errno == Errno::NOENT.raw_os_error();
-        let image = (program.to_str()).filter(|word| missing && is_like_image(word));
+        let image = (program.to_str()).filter(|word| missing && is_like_image(word, has_command));
         let is_name = missing && Path::new(program).components().count() == 1;
         match on_host(program) {
             Some(found) => anstream::eprintln!(
@@ -391,7 +427,7 @@ fn report(outcome: &Outcome, (program, has_image): (&OsString, bool), id: &str) 
                 Printable::new(&found)
             ),
             // The programs of an image are its own.
-            None if is_name && image.is_none() && !has_image => {
+            None if is_name && image.is_none_or(|word| !word.contains(':')) && !has_image => {
                 anstream::eprintln!("  hint: it is not in your PATH either: install it first");
             }
             None => {}
@@ -406,15 +442,16 @@ fn report(outcome: &Outcome, (program, has_image): (&OsString, bool), id: &str) 
     }
 }
 
-/// Whether somebody may have meant an image by a program, as `docker run` takes one there.
-fn is_like_image(word: &str) -> bool {
+/// Whether somebody may have meant an image by a program, as `docker run` takes one there: it has a
+/// tag, or a command follows it.
+fn is_like_image(word: &str, has_command: bool) -> bool {
     let (path, tag) = word.rsplit_once(':').unwrap_or((word, ""));
     let part = |text: &str| {
         text.chars()
             .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
     };
     let relative = !path.starts_with(['/', '.']) && path.split('/').all(|name| !name.is_empty());
-    !tag.is_empty() && part(tag) && relative && path.split('/').all(part)
+    (has_command || !tag.is_empty()) && part(tag) && relative && path.split('/').all(part)
 }
 
 fn limit_line(hit: &LimitHit) {

@@ -6,6 +6,7 @@ use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
 use crate::failure::find_failure;
 use crate::hidden_files::{self, HiddenFile};
+use crate::named_hosts::NamedHosts;
 use crate::output::{print, wrap};
 use crate::paths;
 use crate::render::event::{command_line, ending_text, limit_text, times};
@@ -69,6 +70,8 @@ struct CageDenials {
     ending: Option<Ending>,
     planted: Vec<String>,
     traffic: Vec<Traffic>,
+    /// Hosts that the command names.
+    named: NamedHosts,
     door_ended: Option<Reason>,
     /// Resource, reason and count.
     leases: Vec<(Resource, String, u64)>,
@@ -95,6 +98,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let id = audit_log::find(&dir, args.cage.as_deref())?;
     let mut denials = read(&dir, &id)?;
     denials.find_hidden()?;
+    denials.find_named()?;
     let explanations = Explanations::built_in().map_err(|error| CliError::from_error(&error))?;
     print(|out| report(out, &id, &denials, &explanations))?;
     Ok(0)
@@ -144,6 +148,15 @@ impl CageDenials {
         if prepared.plan.workspace == self.workspace {
             let home = paths::home(&SystemFiles::default())?;
             self.hidden = hidden_files::named_by(&prepared.plan, &home, &self.command);
+        }
+        Ok(())
+    }
+
+    /// Reads the command for hosts, where one was denied: a lookup has no port.
+    fn find_named(&mut self) -> Result<(), CliError> {
+        if !self.traffic.is_empty() {
+            let (home, at) = (paths::home(&SystemFiles::default())?, &self.workspace);
+            self.named = NamedHosts::of_command(&self.command, at, at, &home);
         }
         Ok(())
     }
@@ -337,7 +350,7 @@ fn report(
     }
     for traffic in &denials.traffic {
         writeln!(out, "\nnetwork: {}", traffic::summary(traffic))?;
-        match render::remedy::remedy(traffic) {
+        match render::remedy::remedy(traffic, &denials.named) {
             Some(remedy) => wrap(out, "  to allow it:   ", &remedy.to_string())?,
             None if traffic.verdict == NetworkVerdict::Allowed => wrap(
                 out,

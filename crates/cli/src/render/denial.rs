@@ -1,23 +1,17 @@
 //! Network denials in one line each, with the flag that would allow them.
 
-use super::remedy::{Remedy, remedy};
-use ironcage_model::{Extent, HostName, HostRule, NetworkReason, Printable, Reason, Traffic};
+use super::remedy::remedy;
+use crate::named_hosts::NamedHosts;
+use ironcage_model::{Extent, HostName, HostRule, Printable, Reason, Traffic};
 use ironcage_plan::Plan;
-use ironcage_policy::{allowed, bundles};
 use std::net::IpAddr;
 
 /// Denials that are told at the end of a run.
 const MOST: usize = 8;
 
 /// The line for a denial; `None` where it has no destination that a person could allow.
-pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
-    let allows = match bundle_of(traffic, own) {
-        Some(bundle) => format!("--allow-bundle {bundle}"),
-        None => match remedy(traffic)? {
-            Remedy::Other(text) => text,
-            flag => flag.to_string(),
-        },
-    };
+pub(crate) fn line(traffic: &Traffic, named: &NamedHosts) -> Option<String> {
+    let allows = remedy(traffic, named)?;
     let host = Printable::new(&traffic.host);
     let about = match traffic.host.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() => " (it is the cage's own, and nothing listens)",
@@ -33,31 +27,6 @@ pub(crate) fn line(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<Stri
         }
         _ => format!("ironcage: network: {host} refused{times}{about}; to allow: {allows}"),
     })
-}
-
-/// The bundle that has a host which no rule allows: those of the user's settings first, then what
-/// bundles name, then what their hosts' names tell.
-fn bundle_of(traffic: &Traffic, own: &[(String, HostRule)]) -> Option<String> {
-    let unknown = Reason::Network(NetworkReason::HostNotAllowed);
-    if traffic.reason.as_ref() != Some(&unknown) {
-        return None;
-    }
-    let names = |rule: &HostRule| {
-        let name = HostName::from_ascii(traffic.host.as_bytes());
-        name.is_ok_and(|name| rule.knows(&name))
-    };
-    let mine = own.iter().find(|(_, rule)| names(rule));
-    if let Some((bundle, _)) = mine {
-        return Some(bundle.clone());
-    }
-    let mut known = bundles::ENTRIES.iter();
-    known
-        .find(|bundle| {
-            let mut hosts = bundle.hosts.iter();
-            hosts.any(|host| allowed(host).is_ok_and(|rule| names(&rule)))
-                || (traffic.host.split('.')).any(|label| bundle.labels.contains(&label))
-        })
-        .map(|bundle| bundle.name.to_owned())
 }
 
 /// Whether the ceiling gives any of these hosts to a command that requests it.
@@ -77,13 +46,8 @@ pub(crate) fn in_ceiling(plan: &Plan, denied: &[Traffic]) -> bool {
 }
 
 /// The lines about denials at the end of a run.
-pub(crate) fn summary(
-    denied: &[Traffic],
-    more: u64,
-    own: &[(String, HostRule)],
-    id: &str,
-) -> Vec<String> {
-    let mut lines: Vec<String> = denied.iter().filter_map(|one| line(one, own)).collect();
+pub(crate) fn summary(denied: &[Traffic], more: u64, named: &NamedHosts, id: &str) -> Vec<String> {
+    let mut lines: Vec<String> = denied.iter().filter_map(|one| line(one, named)).collect();
     let left_out = lines.len().saturating_sub(MOST);
     lines.truncate(MOST);
     if left_out > 0 || more > 0 {
@@ -97,7 +61,7 @@ pub(crate) fn summary(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironcage_model::{NetworkVerdict, Protocol};
+    use ironcage_model::{NetworkReason, NetworkVerdict, Protocol};
 
     fn denied(host: &str, times: u64) -> Traffic {
         Traffic {
@@ -119,11 +83,11 @@ mod tests {
     #[test]
     fn a_denied_host_is_told_with_the_flag_that_allows_it() {
         assert_eq!(
-            line(&denied("a.example", 6), &[]).unwrap(),
+            line(&denied("a.example", 6), &NamedHosts::default()).unwrap(),
             "ironcage: network: a.example refused 6x; to allow: --allow-host a.example"
         );
         assert_eq!(
-            line(&denied("api.github.com", 1), &[]).unwrap(),
+            line(&denied("api.github.com", 1), &NamedHosts::default()).unwrap(),
             "ironcage: network: api.github.com refused; to allow: --allow-bundle github"
         );
     }
@@ -136,22 +100,12 @@ mod tests {
             reason: Some(NetworkReason::LoopbackPortNotAllowed.into()),
             ..denied("127.0.0.1", 1)
         };
-        let told = line(&own, &[]).unwrap();
+        let told = line(&own, &NamedHosts::default()).unwrap();
         assert!(
             told.contains("127.0.0.1 refused (it is the cage's own"),
             "{told}"
         );
         assert!(told.ends_with("to allow: --allow-host-port 8000"), "{told}");
-    }
-
-    #[test]
-    fn a_host_of_the_users_settings_is_told_with_its_bundle() {
-        let own = [("pip".to_owned(), allowed("mirror.example:443").unwrap())];
-        assert!(
-            line(&denied("mirror.example", 1), &own)
-                .unwrap()
-                .ends_with("--allow-bundle pip")
-        );
     }
 
     #[test]
@@ -161,7 +115,7 @@ mod tests {
             reason: Some(NetworkReason::NameNotFound.into()),
             ..denied("a.example", 2)
         };
-        let told = line(&failed, &[]).unwrap();
+        let told = line(&failed, &NamedHosts::default()).unwrap();
         assert!(told.contains("a.example not reached 2x"), "{told}");
         assert!(told.contains("--resolve a.example=ADDRESS"), "{told}");
     }
@@ -171,7 +125,7 @@ mod tests {
         let many: Vec<Traffic> = (0..20)
             .map(|number| denied(&format!("{number}.example"), 1))
             .collect();
-        let lines = summary(&many, 0, &[], "x1");
+        let lines = summary(&many, 0, &NamedHosts::default(), "x1");
         assert_eq!(lines.len(), MOST + 1);
         assert!(lines.last().unwrap().contains("`ironcage net x1`"));
     }

@@ -3,7 +3,7 @@
 use crate::cage_flags::PlannedCage;
 use crate::error::CommandResult;
 use crate::output::{print, size};
-use ironcage_model::{Enforcement, Mark, Printable};
+use ironcage_model::{Enforcement, HOST_NAME, Mark, Printable};
 use ironcage_plan::{Network, Plan, UNCOVERED_VALUES};
 use ironcage_policy::Policy;
 use std::fmt::Display;
@@ -88,6 +88,20 @@ fn network(plan: &Plan) -> String {
     match named(network.allow.iter().map(|item| &item.what.rule)) {
         text if text.is_empty() => parts.push("no hosts".to_owned()),
         text => parts.push(text),
+    }
+    let own = network.host_ports.iter();
+    let own = named(own.map(|item| format!("{HOST_NAME}:{}", item.what.port)));
+    if !own.is_empty() {
+        parts.push(format!("ports of this host: {own}"));
+    }
+    let sockets = named(
+        network
+            .sockets
+            .iter()
+            .map(|item| Printable::new(&item.what.path).to_string()),
+    );
+    if !sockets.is_empty() {
+        parts.push(format!("sockets of this host: {sockets}"));
     }
     if network.live {
         parts.push("and hosts that `ironcage net allow` adds".to_owned());

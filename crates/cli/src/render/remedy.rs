@@ -1,12 +1,12 @@
 //! Names what would allow a denied connection, by its reason.
 
-use ironcage_files::Links;
+use crate::named_hosts::NamedHosts;
 use ironcage_model::{
-    HOST_NAME, NetworkReason, NetworkVerdict, Printable, Protocol, Reason, Traffic, special,
+    HOST_NAME, HostName, HostRule, NetworkReason, NetworkVerdict, Printable, Protocol, Reason,
+    Traffic,
 };
+use ironcage_policy::{allowed, bundles};
 use std::fmt;
-use std::net::IpAddr;
-use std::path::Path;
 
 /// The flag or rule that would allow a denied connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,11 +16,16 @@ pub(crate) enum Remedy {
         rule: String,
         itself: bool,
     },
-    /// A rule over a name, and one over the address that the host's own file of names has for it,
-    /// which a name alone does not allow.
+    /// A rule over a name, and one over the address that it is known to lead to, which a name alone
+    /// does not allow.
     Led {
         rule: String,
         address: String,
+    },
+    /// A bundle that has the host, and a rule for the host alone.
+    Bundle {
+        name: &'static str,
+        rule: String,
     },
     /// A rule over requests.
     Request(String),
@@ -31,7 +36,9 @@ impl Remedy {
     /// The argument of `ironcage net allow` that does the same in a running cage.
     pub(crate) fn live(&self) -> Option<String> {
         match self {
-            Remedy::Host { rule, .. } | Remedy::Led { rule, .. } => Some(rule.clone()),
+            Remedy::Host { rule, .. } | Remedy::Led { rule, .. } | Remedy::Bundle { rule, .. } => {
+                Some(rule.clone())
+            }
             Remedy::Request(rule) => Some(format!("--http {rule}")),
             Remedy::Other(_) => None,
         }
@@ -54,14 +61,33 @@ impl fmt::Display for Remedy {
             Remedy::Led { rule, address } => {
                 write!(f, "--allow-host {rule} --allow-host {address}")
             }
+            Remedy::Bundle { name, .. } => write!(f, "--allow-bundle {name}"),
             Remedy::Request(rule) => write!(f, "--http-allow {rule}"),
             Remedy::Other(text) => f.write_str(text),
         }
     }
 }
 
+/// The bundle that has a host, and this port of it where one is known: by the hosts that it names, or
+/// by what their names tell.
+fn bundle_of(host: &str, port: Option<u16>) -> Option<&'static str> {
+    let name = HostName::from_ascii(host.as_bytes()).ok()?;
+    let names = |rule: &HostRule| match port {
+        Some(port) => rule.names(&name, port),
+        None => rule.knows(&name),
+    };
+    let mut known = bundles::ENTRIES.iter();
+    known
+        .find(|bundle| {
+            let mut hosts = bundle.hosts.iter();
+            hosts.any(|host| allowed(host).is_ok_and(|rule| names(&rule)))
+                || (host.split('.')).any(|label| bundle.labels.contains(&label))
+        })
+        .map(|bundle| bundle.name)
+}
+
 /// The flag or setting that would allow denied connections.
-pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
+pub(crate) fn remedy(traffic: &Traffic, named: &NamedHosts) -> Option<Remedy> {
     let reason = match &traffic.reason {
         Some(Reason::Network(reason)) => Some(reason),
         _ => None,
@@ -93,13 +119,19 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
         let text = format!("--allow-host-port {}", traffic.port);
         return Some(Remedy::Other(text));
     }
-    let host = |rule| Remedy::Host {
-        rule,
-        itself: false,
+    let port = match traffic.protocol {
+        Protocol::Dns => named.port_of(&traffic.host),
+        _ => Some(traffic.port),
     };
+    if reason == Some(&NetworkReason::HostNotAllowed)
+        && let Some(name) = bundle_of(&traffic.host, port)
+    {
+        let rule = rule(&traffic.host, port);
+        return Some(Remedy::Bundle { name, rule });
+    }
     match (traffic.protocol, reason) {
         (_, Some(NetworkReason::RequestNotAllowed { .. })) => request(traffic),
-        (Protocol::Dns, _) => Some(host(Printable::new(&traffic.host).to_string())),
+        (Protocol::Dns, _) => Some(reached(&traffic.host, port, named)),
         (
             Protocol::Tcp,
             Some(
@@ -108,38 +140,33 @@ pub(crate) fn remedy(traffic: &Traffic) -> Option<Remedy> {
                 | NetworkReason::AddressNotAllowed
                 | NetworkReason::AddressSpecial { .. },
             ),
-        ) => {
-            let led = leads_to(&traffic.host, &hosts_file());
-            let rule = with_port(&traffic.host, traffic.port);
-            Some(match led {
-                Some(address) => Remedy::Led {
-                    address: with_port(&address.to_string(), traffic.port),
-                    rule,
-                },
-                None => host(rule),
-            })
-        }
+        ) => Some(reached(&traffic.host, port, named)),
         _ => None,
     }
 }
 
-fn hosts_file() -> String {
-    const LONGEST: u64 = 1 << 20;
-    let hosts = Path::new("/etc/hosts");
-    ironcage_files::read_text(hosts, LONGEST, Links::Follow).unwrap_or_default()
+/// Rules by which a host is reached.
+fn reached(host: &str, port: Option<u16>, named: &NamedHosts) -> Remedy {
+    let only = rule(host, port);
+    match named.leads_to(host) {
+        Some(address) => Remedy::Led {
+            rule: only,
+            address: rule(&address.to_string(), port),
+        },
+        None => Remedy::Host {
+            rule: only,
+            itself: false,
+        },
+    }
 }
 
-/// The special address that a file of names has for a name, if it has one.
-fn leads_to(host: &str, names: &str) -> Option<IpAddr> {
-    let lines = names.lines();
-    let lines = lines.map(|line| line.split('#').next().unwrap_or_default());
-    let mut found = lines.filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let address: IpAddr = words.next()?.parse().ok()?;
-        let named = words.any(|name| name.eq_ignore_ascii_case(host));
-        named.then_some(address)
-    });
-    found.find(|address| special(*address).is_some())
+/// The rule for a host, at the web's ports if no other is known.
+fn rule(host: &str, port: Option<u16>) -> String {
+    match port {
+        Some(port) => with_port(host, port),
+        None if host.contains(':') => format!("'[{}]'", Printable::new(host)),
+        None => Printable::new(host).to_string(),
+    }
 }
 
 fn with_port(host: &str, port: u16) -> String {
@@ -235,7 +262,11 @@ mod tests {
     }
 
     fn told(traffic: &Traffic) -> String {
-        remedy(traffic).unwrap().to_string()
+        remedy(traffic, &NamedHosts::default()).unwrap().to_string()
+    }
+
+    fn live(traffic: &Traffic) -> Option<String> {
+        remedy(traffic, &NamedHosts::default()).unwrap().live()
     }
 
     #[test]
@@ -247,54 +278,74 @@ mod tests {
         let mut request = denied("a.com", 443, Protocol::Https, request);
         request.request = Some("PUT /x".into());
         assert_eq!(told(&request), "--http-allow 'PUT a.com/x'");
-        assert_eq!(
-            remedy(&request).unwrap().live().unwrap(),
-            "--http 'PUT a.com/x'"
-        );
+        assert_eq!(live(&request).unwrap(), "--http 'PUT a.com/x'");
         let name = denied("a.com", 53, Protocol::Dns, not_allowed());
         assert_eq!(told(&name), "--allow-host a.com");
         let port = denied("a.com", 22, Protocol::Tcp, NetworkReason::PortNotAllowed);
         assert_eq!(told(&port), "--allow-host a.com:22");
-        assert_eq!(remedy(&port).unwrap().live().unwrap(), "a.com:22");
+        assert_eq!(live(&port).unwrap(), "a.com:22");
         let six = NetworkReason::AddressNotAllowed;
         let six = denied("2001:db8::1", 22, Protocol::Tcp, six);
         assert_eq!(told(&six), "--allow-host '[2001:db8::1]:22'");
         let own = NetworkReason::LoopbackPortNotAllowed;
         let own = denied(HOST_NAME, 5432, Protocol::Tcp, own);
         assert_eq!(told(&own), "--allow-host-port 5432");
-        assert!(remedy(&own).unwrap().live().is_none());
+        assert!(live(&own).is_none());
         let proxy = NetworkReason::UpstreamItself;
         let proxy = denied(HOST_NAME, 3128, Protocol::Tcp, proxy);
-        assert!(remedy(&proxy).is_none(), "its port is allowed already");
+        assert!(
+            remedy(&proxy, &NamedHosts::default()).is_none(),
+            "its port is allowed already"
+        );
         let led = NetworkReason::NameLeadsTo {
             address: "10.0.0.1".into(),
             kind: "private".into(),
         };
         let led = denied("a.com", 80, Protocol::Http, led);
         assert!(told(&led).starts_with("--allow-host 10.0.0.1:80 ("));
-        assert_eq!(remedy(&led).unwrap().live().unwrap(), "10.0.0.1:80");
+        assert_eq!(live(&led).unwrap(), "10.0.0.1:80");
         let tls = NetworkReason::TlsOtherName {
             name: "b.com".into(),
         };
-        assert!(remedy(&denied("a.com", 443, Protocol::Tls, tls)).is_none());
+        let other = denied("a.com", 443, Protocol::Tls, tls);
+        assert!(remedy(&other, &NamedHosts::default()).is_none());
     }
 
     #[test]
-    fn a_name_of_the_hosts_own_file_needs_its_address_too() {
-        let names = "127.0.0.1 localhost\n10.0.0.9 git.test Box # work\n93.184.216.34 far.test\n";
-        let led = |name| leads_to(name, names).map(|address| address.to_string());
-        assert_eq!(led("git.test").as_deref(), Some("10.0.0.9"));
-        assert_eq!(led("box").as_deref(), Some("10.0.0.9"));
-        assert_eq!(led("far.test"), None, "the name alone is enough");
-        assert_eq!(led("work"), None);
-        let remedy = Remedy::Led {
-            rule: "git.test:22".into(),
-            address: "10.0.0.9:22".into(),
-        };
-        assert_eq!(
-            remedy.to_string(),
-            "--allow-host git.test:22 --allow-host 10.0.0.9:22"
-        );
+    fn a_lookup_is_told_with_the_port_of_the_command_and_where_the_name_leads() {
+        let lookup = denied("git.test", 53, Protocol::Dns, NetworkReason::HostNotAllowed);
+        let port = denied("git.test", 22, Protocol::Tcp, NetworkReason::PortNotAllowed);
+        let github = NetworkReason::HostNotAllowed;
+        let github = denied("github.com", 53, Protocol::Dns, github);
+        let both = "--allow-host git.test:22 --allow-host 10.0.0.9:22";
+        for (traffic, rules, names, flags) in [
+            (
+                &lookup,
+                &["git.test:22"][..],
+                "",
+                "--allow-host git.test:22",
+            ),
+            (&lookup, &["git.test:22"], "10.0.0.9 git.test", both),
+            (&lookup, &["other.test:22"], "", "--allow-host git.test"),
+            (
+                &lookup,
+                &[],
+                "10.0.0.9 git.test",
+                "--allow-host git.test --allow-host 10.0.0.9",
+            ),
+            (&port, &[], "10.0.0.9 git.test", both),
+            (&github, &[], "", "--allow-bundle github"),
+            (&github, &["github.com:22"], "", "--allow-bundle github"),
+            (
+                &github,
+                &["github.com:9418"],
+                "",
+                "--allow-host github.com:9418",
+            ),
+        ] {
+            let named = NamedHosts::made_of(rules, names);
+            assert_eq!(remedy(traffic, &named).unwrap().to_string(), flags);
+        }
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Reachable {
         self.allow.iter().any(hit) && !self.deny.iter().any(hit)
     }
 
-    /// Hosts that are allowed by their whole name, as files of known hosts have them. A rule
-    /// about every port is about the usual one.
+    /// Hosts that are allowed by their whole name or address, as files of known hosts have them. A
+    /// rule about every port is about the usual one.
     fn exact(&self) -> Vec<String> {
         let mut hosts = Vec::new();
         for rule in &self.allow {
@@ -56,14 +56,24 @@ impl Reachable {
                 Ports::Any => PORT,
                 Ports::Web => continue,
             };
-            if let Destination::Name(name) = &rule.to
-                && self.covers(name.as_str(), port)
-            {
-                hosts.push(place(name.as_str(), port));
+            let name = match &rule.to {
+                Destination::Name(name) => name.to_string(),
+                Destination::Net { address, prefix } if is_one(*address, *prefix) => {
+                    address.to_string()
+                }
+                _ => continue,
+            };
+            if self.covers(&name, port) {
+                hosts.push(place(&name, port));
             }
         }
         hosts
     }
+}
+
+/// Whether a network is one address.
+fn is_one(address: IpAddr, prefix: u8) -> bool {
+    prefix == if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// The names by which the user knows a service on the loopback of this machine.
@@ -468,6 +478,21 @@ mod tests {
         assert_eq!(taken(text, &["git.example:22"]).len(), 1, "{text}");
         assert!(taken(text, &["git.example:*"])[0].starts_with("git.example ssh-ed25519 "));
         assert_eq!(taken(text, &["other.example:22", "*.example:22"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_hashed_address_is_found_where_it_is_allowed_by_itself() {
+        // 192.0.2.7, and [127.0.0.1]:2222.
+        let text = format!(
+            "|1|MDEyMzQ1Njc4OWFiY2RlZmdoaWo=|703BumQzZM6LSTKnmY2v+IdVAHU= ssh-ed25519 {KEY}\n\
+             |1|MDEyMzQ1Njc4OWFiY2RlZmdoaWo=|kjl9J932vxVxCmU2IfKMefPFSKM= ssh-rsa AAAA\n"
+        );
+        let found = [format!("192.0.2.7 ssh-ed25519 {KEY}")];
+        assert_eq!(taken(&text, &["192.0.2.7:22"]), found);
+        assert_eq!(taken(&text, &["192.0.2.0/24:22"]), [""; 0]);
+        // A service of this machine, by any of its names.
+        let own = ironcage_policy::allowed("localhost:2222").unwrap();
+        assert_eq!(host_keys(&text, &own), ["AAAA"]);
     }
 
     #[test]

@@ -31,6 +31,17 @@ pub(super) fn of(workspace: &Path, name: &str) -> Vec<Remote> {
     }
 }
 
+/// The hosts of a remote; `@upstream` is taken for `origin`.
+pub fn hosts(workspace: &Path, name: &str) -> Vec<HostRule> {
+    let remotes = of(workspace, name).into_iter();
+    remotes
+        .filter_map(|remote| match remote {
+            Remote::Host(rule) => Some(rule),
+            Remote::Path(_) => None,
+        })
+        .collect()
+}
+
 fn find(text: &str, workspace: &Path, name: &str) -> Vec<Remote> {
     let section = format!("[remote \"{name}\"]");
     let mut inside = false;

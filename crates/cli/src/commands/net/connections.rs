@@ -2,12 +2,15 @@
 
 use super::follow;
 use crate::error::CommandResult;
+use crate::named_hosts::NamedHosts;
 use crate::output::print;
 use crate::render::remedy::remedy;
 use crate::render::traffic::{NO_NETWORK, summary};
-use crate::{audit_log, json};
+use crate::{audit_log, json, paths};
+use ironcage_host::SystemFiles;
 use ironcage_model::{EventKind, NetworkVerdict, Traffic};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Connections with the same key are one line.
 type TrafficKey = (
@@ -28,8 +31,15 @@ pub(super) fn run(cage: Option<&str>, follow: bool, json: bool) -> CommandResult
     let mut sums: BTreeMap<TrafficKey, Traffic> = BTreeMap::new();
     let mut ended = None;
     let mut runs = true;
+    let mut named = NamedHosts::default();
     for record in audit_log::records(&path, 0)? {
         match record.event.kind {
+            EventKind::Start {
+                command, workspace, ..
+            } => {
+                let (home, at) = (paths::home(&SystemFiles::default())?, Path::new(&workspace));
+                named = NamedHosts::of_command(&command, at, at, &home);
+            }
             EventKind::Exit { .. } => runs = false,
             EventKind::Network(traffic) => add(&mut sums, traffic),
             EventKind::DoorEnded { reason } => ended = Some(reason),
@@ -52,7 +62,7 @@ pub(super) fn run(cage: Option<&str>, follow: bool, json: bool) -> CommandResult
         }
         for traffic in sums.values() {
             writeln!(out, "{}", summary(traffic))?;
-            if let Some(remedy) = remedy(traffic) {
+            if let Some(remedy) = remedy(traffic, &named) {
                 writeln!(out, "         to allow it:     {remedy}")?;
                 if let Some(rule) = remedy.live().filter(|_| runs) {
                     writeln!(
