@@ -495,6 +495,26 @@ both! {
         assert!(!record.contains("killing"), "{record}");
     }
 
+    fn a_scope_starts_beside_an_open_lease_and_has_nothing_of_it(stage) {
+        stage.write(stage.project().join("out/file"), "real\n");
+        let cage = locked(stage);
+        let src = stage.project().join("src");
+        cage.grant("--write", &src).ok();
+        cage.sh("echo caged > src/file").ok();
+        let script = "cat src/file; echo no > src/file; echo scoped > out/file && : > out/up; until [ -e src/go ]; do sleep 0.02; done; cat out/file";
+        let scope = Running::start(&mut cage.exec(&["--lease", "write=out"], &["/bin/sh", "-c", script]));
+        assert!(wait_until(PATIENCE, || cage.sh("test -e out/up").code() == 0));
+        // The cage still writes by its lease, and the end of that is proved while the scope runs.
+        cage.sh("echo again > src/file").ok();
+        assert_eq!(cage.says("revoke", &["1"]).ok().stdout(), "lease 1: revoked\n");
+        cage.sh("echo caged > src/file").ended(2).says("Read-only file system");
+        // Also one that is opened while it runs.
+        cage.grant("--write", &src).ok();
+        cage.sh(": > src/go").ok();
+        let ran = scope.finish(PATIENCE).ok().says("Read-only file system");
+        assert_eq!(ran.stdout(), "caged\nscoped\n");
+    }
+
     fn who_writes_on_in_a_leased_workspace_is_killed_and_who_reads_is_not(stage) {
         let cage = locked(stage);
         let src = stage.project().join("src");

@@ -402,9 +402,9 @@ for round in range(4):
     fn status_streams_place_and_variables_of_a_scoped_command_are_the_shells_own(stage) {
         let cage = Cage::start_with(stage, "scoped");
         let file = format!("{}/file", cage.aside("auto"));
-        // What is left running would hold the pipe: it ends with the scope.
+        // What is left running, and not said to be, would hold the pipe: it ends with the scope.
         let ran = cage.sh(&format!(
-            "mkdir -p ~/sub && cd ~/sub && echo kept > here && out=$(echo piped | FOO='b a r' $SHELL -c 'cat {file} - here; echo \"$FOO $PWD $1\"; echo errors >&2; sleep 1000 & exit 7' zero one); echo \"$out\"; echo status $?; \
+            "mkdir -p ~/sub && cd ~/sub && echo kept > here && out=$(echo piped | FOO='b a r' $SHELL -c 'cat {file} - here; echo \"$FOO $PWD $1\"; echo errors >&2; python3 -c \"import os; os.fork() or os.execlp(\\\"sleep\\\", \\\"sleep\\\", \\\"1000\\\")\"; exit 7' zero one); echo \"$out\"; echo status $?; \
              out=$(echo piped | $SHELL -lc 'cat {file}; exit 7'); echo then $?; \
              $SHELL -c 'cat {file} >/dev/null; kill -9 $$'; echo killed $?"
         )).ok().says("errors");
@@ -418,6 +418,37 @@ for round in range(4):
              until [ -e /tmp/up ]; do sleep 0.02; done; kill -TERM $!; wait $!; echo status $?"
         )).ok();
         assert!(ran.stdout().contains("caught\nstatus 3"), "{ran:?}");
+    }
+
+    fn what_a_command_of_the_shell_leaves_running_stays_in_the_cage_with_leases_of_the_cage(stage) {
+        let cage = Cage::start_with(stage, "scoped");
+        let file = format!("{}/file", cage.aside("auto"));
+        let serve = format!("(while [ ! -e /tmp/stop ]; do cat {file} > /tmp/next && mv /tmp/next /tmp/served; sleep 0.05; done) > /dev/null 2>&1 & echo begun");
+        cage.sh(&format!("$SHELL -c '{serve}'")).ok().tells("begun");
+        cage.sh("until [ -s /tmp/served ]; do sleep 0.02; done; cat /tmp/served").ok().tells("automatic");
+        let list = cage.outside(&["lease", "list", &cage.id]).ok().stdout();
+        assert!(list.contains("auto") && !list.contains("in a scope"), "{list}");
+        // One that waits for its jobs leaves nothing, and has its lease alone.
+        let command = |number: u32, script: &str, ends: i32| {
+            let waits = Running::start(&mut cage.exec(&["/bin/sh", "-c", &format!("$SHELL -c '{script}'")]));
+            assert!(wait_until(PATIENCE, || cage.pending().contains("data")), "nobody was asked");
+            let verb = if ends == 0 { "approve" } else { "deny" };
+            cage.outside(&[verb, &cage.question(number)]).ok();
+            waits.finish(PATIENCE).ended(ends)
+        };
+        let data = format!("{}/file", cage.aside("data"));
+        command(1, &format!("cat {file} {data} & wait"), 0).tells("automatic\nasked for");
+        cage.sh(&format!("cat {data}")).ended(1);
+        // What a person does not give, it does not begin without.
+        let leave = format!("cat {data} & echo begun");
+        let ran = command(2, &leave, 126).says("the command was not run").denied("lease-denied-by-operator");
+        assert_eq!(ran.stdout(), "");
+        // A lease that ends takes what uses it along.
+        cage.sh("rm /tmp/served").ok();
+        cage.outside(&["lease", "revoke", &cage.id, "--all"]).ok();
+        cage.sh(&format!("rm -f /tmp/served; cat {file}")).ended(1);
+        cage.sh("touch /tmp/stop").ok();
+        assert!(cage.record().contains("a command of bash that leaves something running"));
     }
 
     fn what_the_agent_left_in_its_home_is_met_by_its_own_shell_and_not_in_the_operators_scopes(stage) {

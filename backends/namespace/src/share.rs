@@ -1,5 +1,6 @@
 //! The part of a cage's view that a scope has too: clones of its mounts, with all that is mounted
-//! in them, made by a short-lived process that goes into the cage's mount namespace.
+//! in them, made by a short-lived process that goes into the mount namespace in which the cage was
+//! built. Leases of the cage are mounted in its own, so that no clone has one.
 //!
 //! Without root it first enters the user namespace above the cage's, in which the caller may
 //! mount; it never enters the cage's own.
@@ -45,7 +46,7 @@ pub(crate) fn trees(plan: &Plan, sibling: &Sibling) -> Result<(Vec<Shared>, Reap
             if !ready {
                 exit_now(1);
             }
-            let told = hand_over(&theirs, &places, plan, sibling.mounts.as_fd());
+            let told = hand_over(&theirs, &places, plan, sibling);
             exit_now(i32::from(told.is_err()))
         }
         Forked::Parent { pidfd, .. } => {
@@ -66,7 +67,7 @@ fn is_read_only(plan: &Plan, place: &Path) -> bool {
     })
 }
 
-/// Clones a part of a locked view of the cage's, where that was built.
+/// Clones a part of a locked view of the cage's, where that was built and is not locked.
 ///
 /// Preconditions: the calling process has one thread.
 pub(crate) fn part(plan: &Plan, sibling: &Sibling, path: &Path) -> io::Result<OwnedFd> {
@@ -88,10 +89,7 @@ fn clone_where_built(
     built: BorrowedFd<'_>,
     path: &Path,
 ) -> io::Result<OwnedFd> {
-    outer::enter(plan, sibling.mounts.as_fd())?;
-    move_into_link_name_space(built, Some(LinkNameSpaceType::Mount))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = open("/", flags, Mode::empty())?;
+    let root = enter_built(plan, sibling, built)?;
     clone_part(root.as_fd(), path).map_err(|error| error.source)
 }
 
@@ -121,14 +119,17 @@ fn take(channel: &Channel, place: &Path) -> Result<Shared, StartError> {
     }
 }
 
-/// In the process: goes into the cage's mount namespace, and clones each place there.
+/// In the process: goes to the cage's mounts, and clones each place there.
 fn hand_over(
     channel: &Channel,
     places: &[(&Path, bool)],
     plan: &Plan,
-    mounts: BorrowedFd<'_>,
+    sibling: &Sibling,
 ) -> io::Result<()> {
-    let entered = enter(plan, mounts);
+    let entered = match &sibling.built {
+        Some(built) => enter_built(plan, sibling, built.as_fd()),
+        None => enter_copy(plan, sibling.mounts.as_fd()),
+    };
     for (place, read_only) in places {
         let cloned = match &entered {
             Ok(root) => clone(root.as_fd(), place, *read_only),
@@ -146,7 +147,16 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
-fn enter(plan: &Plan, mounts: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// Where the cage was built, which is this side's.
+fn enter_built(plan: &Plan, sibling: &Sibling, built: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    outer::enter(plan, sibling.mounts.as_fd())?;
+    move_into_link_name_space(built, Some(LinkNameSpaceType::Mount))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(open("/", flags, Mode::empty())?)
+}
+
+/// A copy of the cage's own, with the leases that are open in it.
+fn enter_copy(plan: &Plan, mounts: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     outer::enter(plan, mounts)?;
     move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount))?;
     // In the cage's own nothing can be cloned: that makes a namespace for a moment, and in the

@@ -154,8 +154,8 @@ pub struct MountContext {
     /// The storage on which the cage's root is, writable for who holds this, where the plan has
     /// leases.
     pub storage: Option<OwnedFd>,
-    /// The mount namespace in which the cage was built, where the plan locks a view: there it is
-    /// not locked.
+    /// The mount namespace in which the cage was built, where the plan has leases: there none of
+    /// them is mounted, and no view is locked.
     pub built: Option<OwnedFd>,
     /// In a scope, the same of its cage, where both share that.
     pub beside: Option<OwnedFd>,

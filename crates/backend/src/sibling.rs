@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct Sibling {
     /// The cage's mount namespace.
     pub mounts: OwnedFd,
-    /// The one in which it was built, where a view of it is locked.
+    /// The one in which it was built, without leases and locks.
     pub built: Option<OwnedFd>,
     /// The process file system that shows the cage's processes.
     pub proc: OwnedFd,

@@ -96,6 +96,19 @@ pub struct ShellLine {
     /// Whether it may do more than it names.
     #[serde(default)]
     pub open: bool,
+    /// Of what it reads, what the cage has by a mount that may be a lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_reads: Vec<String>,
+    /// The same of what it writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_writes: Vec<String>,
+    /// Whether it leaves something running: then it runs in the cage, and leases are the cage's.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub stays: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What is asked for.
@@ -139,6 +152,12 @@ pub struct ShellRequest {
     pub contacts: Vec<Contact>,
     /// Whether it may do more than it names.
     pub open: bool,
+    /// Of what it reads, what the cage has by a mount that may be a lease.
+    pub held_reads: Vec<PathBuf>,
+    /// The same of what it writes.
+    pub held_writes: Vec<PathBuf>,
+    /// Whether it leaves something running.
+    pub stays: bool,
     /// How many seconds a person's answer is waited for.
     pub wait: u64,
 }
@@ -268,7 +287,8 @@ impl ShellRequest {
         if others || messages || line.child.is_some() {
             return Err(CageRequestError::NotOne);
         }
-        let named = shell.reads.len() + shell.writes.len() + shell.contacts.len();
+        let held = shell.held_reads.len() + shell.held_writes.len();
+        let named = shell.reads.len() + shell.writes.len() + shell.contacts.len() + held;
         if named > MOST_NAMED {
             return Err(CageRequestError::Range("the number of paths and hosts"));
         }
@@ -288,6 +308,9 @@ impl ShellRequest {
             writes: paths(&shell.writes)?,
             contacts: shell.contacts,
             open: shell.open,
+            held_reads: paths(&shell.held_reads)?,
+            held_writes: paths(&shell.held_writes)?,
+            stays: shell.stays,
             wait: wait(line)?,
         })
     }

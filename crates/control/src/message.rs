@@ -237,6 +237,8 @@ pub struct ShellIntent {
     pub refused: Vec<DeniedLease>,
     /// Whether it may do more than it names.
     pub open: bool,
+    /// Which of the leases it only needs if the cage has them by a lease of its own.
+    pub held: Vec<usize>,
 }
 
 impl Default for ScopeRequest {

@@ -22,6 +22,13 @@ pub struct Needs {
     pub destinations: BTreeSet<Destination>,
     /// What the text does not tell.
     pub unknown: BTreeSet<Unknown>,
+    /// Whether something that it starts goes on after it: a job in the background, a daemon.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leaves_running: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Where a command connects to.
@@ -221,6 +228,7 @@ impl Needs {
         destinations.for_each(|to| self.destination(to));
         let unknown = other.unknown.into_iter();
         unknown.for_each(|unknown| self.leave_open(unknown));
+        self.leaves_running |= other.leaves_running;
     }
 
     /// These needs, from a process that read untrusted text: within the same bounds as those that

@@ -65,6 +65,9 @@ fn told(needs: &Needs) -> String {
             .map(|to| to.to_string().replace(' ', "="))
             .collect(),
     );
+    if needs.leaves_running {
+        line("leaves", vec!["running".to_owned()]);
+    }
     let mut unknown: Vec<String> = needs
         .unknown
         .iter()

@@ -67,7 +67,7 @@ pub(crate) fn start(plan: &Plan, cage: &Cage) -> Result<MountHelper, LeaseError>
 struct HelperContext<'a> {
     mounts: BorrowedFd<'a>,
     storage: BorrowedFd<'a>,
-    /// Where the cage was built, if a view of it is locked.
+    /// Where the cage was built.
     built: Option<BorrowedFd<'a>>,
     /// In a scope, that of the cage, which both share.
     beside: Option<BorrowedFd<'a>>,

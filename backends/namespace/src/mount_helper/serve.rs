@@ -39,7 +39,7 @@ pub(super) struct Service<'a> {
     pub(super) inside: OwnedFd,
     /// The storage that this is on, writable.
     pub(super) storage: BorrowedFd<'a>,
-    /// Where the cage was built, if a view of it is locked.
+    /// Where the cage was built.
     pub(super) built: Option<BorrowedFd<'a>>,
     /// In a scope: the storage of its cage, and the plan that says which places are on it.
     pub(super) beside: Option<(BorrowedFd<'a>, &'a Plan)>,

@@ -139,8 +139,10 @@ impl StartingCage {
         });
         match heard {
             Ok((per_port, mut ready)) => {
+                // In a scope nothing is started beside it.
+                let beside = plan.leases.is_some() && plan.scope.is_none();
                 if let Some(mount_context) = &mut ready.mount_context
-                    && plan.locked_places().next().is_some()
+                    && (beside || plan.locked_places().next().is_some())
                 {
                     mount_context.built = ready.outgrown.take();
                 }

@@ -194,6 +194,10 @@ fn report(out: &mut dyn Write, analysis: &Analysis) -> io::Result<()> {
     line("enters", paths(&needs.enters))?;
     let contacts = needs.destinations.iter();
     line("contacts", contacts.map(ToString::to_string).collect())?;
+    let stays = needs
+        .leaves_running
+        .then(|| "a process in the background".to_owned());
+    line("leaves", stays.into_iter().collect())?;
     let unknown = needs.unknown.iter();
     line("unknown", unknown.map(ToString::to_string).collect())
 }

@@ -30,6 +30,9 @@ fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
         writes: writes.filter_map(text).collect(),
         contacts: needs.destinations.iter().map(contact).collect(),
         open: needs.may_do_more(),
+        held_reads: Vec::new(),
+        held_writes: Vec::new(),
+        stays: needs.leaves_running,
     };
     let mut room = MOST_NAMED;
     let cut = |list: &mut Vec<String>, room: &mut usize| {
@@ -44,7 +47,20 @@ fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
     line.open |= cut(&mut line.writes, &mut room);
     line.open |= cut(&mut line.reads, &mut room);
     let nothing = line.reads.is_empty() && line.writes.is_empty() && line.contacts.is_empty();
-    (!nothing).then_some(line)
+    if nothing {
+        return None;
+    }
+    // A lease of the cage is not in a scope: what a command has by one, it needs there, too.
+    let reads = needs.reads_and_enters().filter(|path| cage.is_apart(path));
+    let writes = needs
+        .writes
+        .iter()
+        .filter(|path| cage.is_apart(path) && cage.writes(path));
+    line.held_writes = writes.filter_map(text).collect();
+    cut(&mut line.held_writes, &mut room);
+    line.held_reads = reads.filter_map(text).collect();
+    cut(&mut line.held_reads, &mut room);
+    Some(line)
 }
 
 fn contact(destination: &Destination) -> Contact {
@@ -59,6 +75,8 @@ fn contact(destination: &Destination) -> Contact {
 struct Cage {
     /// Its root: directories that are on no other mount only lead to something deeper.
     root: Option<Statx>,
+    /// Where the command starts.
+    here: Option<Statx>,
 }
 
 fn look(path: &Path) -> Option<Statx> {
@@ -70,6 +88,7 @@ impl Cage {
     fn look() -> Self {
         Cage {
             root: look(Path::new("/")),
+            here: look(Path::new(".")),
         }
     }
 
@@ -83,6 +102,21 @@ impl Cage {
         self.has(path).is_some()
     }
 
+    /// Whether it is there by a mount that may be a lease: it is neither where the command starts,
+    /// nor in the cage's own storage.
+    fn is_apart(&self, path: &Path) -> bool {
+        let here = self.here.as_ref().map(|here| here.stx_mnt_id);
+        let apart = |found: &Statx| Some(found.stx_mnt_id) != here && !self.is_own(found);
+        self.has(path).is_some_and(|found| apart(&found))
+    }
+
+    /// Whether it is the cage's own storage.
+    fn is_own(&self, found: &Statx) -> bool {
+        let device = |file: &Statx| (file.stx_dev_major, file.stx_dev_minor);
+        let root = self.root.as_ref();
+        root.is_some_and(|root| device(root) == device(found))
+    }
+
     /// The cage can create an absent file if it has the directory around it, unless that
     /// is the cage's own storage: then the host's may be meant.
     fn writes(&self, path: &Path) -> bool {
@@ -90,16 +124,9 @@ impl Cage {
         if self.has(path).is_some() {
             return writable(path);
         }
-        let own = |found: &Statx| {
-            let root = self.root.as_ref();
-            root.is_some_and(|root| {
-                (root.stx_dev_major, root.stx_dev_minor)
-                    == (found.stx_dev_major, found.stx_dev_minor)
-            })
-        };
         let around = path.parent();
         around.is_some_and(|around| {
-            self.has(around).is_some_and(|found| !own(&found)) && writable(around)
+            self.has(around).is_some_and(|found| !self.is_own(&found)) && writable(around)
         })
     }
 }

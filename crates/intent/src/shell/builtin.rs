@@ -69,6 +69,11 @@ pub(super) fn run(walk: &mut Walk<'_, '_>, name: &str, arguments: &[Word]) -> bo
             }
         }
         "shift" => walk.scope.arguments = None,
+        // Which of several jobs is meant does not matter: what ends one is not meant to leave another.
+        "wait" | "fg" | "kill" | "pkill" | "killall" => {
+            walk.jobs = false;
+            return false;
+        }
         "alias" | "enable" => {
             if !arguments.is_empty() {
                 walk.needs.unsure(

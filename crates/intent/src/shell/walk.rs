@@ -118,8 +118,10 @@ pub(crate) fn script(
         piped: None,
         found: None,
         unrolled: 0,
+        jobs: false,
     };
     walk.visit(tree.root_node());
+    walk.needs.leaves_running |= walk.jobs;
     walk.scope
 }
 
@@ -162,6 +164,8 @@ pub(crate) struct Walk<'a, 't> {
     pub(crate) found: Option<Word>,
     /// Loops around this place whose values are taken one by one.
     unrolled: u32,
+    /// Whether jobs of this script are in the background that it has neither waited for nor ended.
+    pub(crate) jobs: bool,
 }
 
 impl<'t> Walk<'_, 't> {
@@ -270,6 +274,7 @@ impl<'t> Walk<'_, 't> {
             let next = children.get(index + 1);
             if next.is_some_and(|next| next.kind() == "&") {
                 self.apart(|walk| walk.visit(*child));
+                self.jobs = true;
             } else {
                 self.visit(*child);
             }

@@ -315,6 +315,7 @@ fn awk(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) {
 
 /// What a tool needs whatever its arguments are.
 fn always(walk: &mut Walk<'_, '_>, tool: &Tool, followed: bool) {
+    walk.jobs |= tool.stays;
     for path in &tool.reads {
         walk.place(path, Walk::read);
     }

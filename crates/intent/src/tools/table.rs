@@ -195,6 +195,8 @@ pub(crate) struct Tool {
     pub(crate) within: Vec<String>,
     /// It changes what is where it works, also where its files cannot be read.
     pub(crate) builds: bool,
+    /// What it starts goes on when it has ended.
+    pub(crate) stays: bool,
     /// Its options end at the first operand.
     pub(crate) stops: bool,
     /// Its options have one hyphen and many letters.
@@ -244,6 +246,8 @@ struct Case {
     known: bool,
     /// It contacts nothing.
     local: bool,
+    /// Whether what it starts goes on.
+    stays: Option<bool>,
 }
 
 impl Table {
@@ -335,6 +339,7 @@ impl Tool {
         tool.writes = case.writes.unwrap_or(tool.writes);
         tool.contacts = case.contacts.or(tool.contacts);
         tool.remote = case.remote.or(tool.remote);
+        tool.stays = case.stays.unwrap_or(tool.stays);
         tool.unknown = case.unknown.or(tool.unknown.filter(|_| !case.known));
         if case.local {
             tool.contacts = None;

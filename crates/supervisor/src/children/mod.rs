@@ -28,7 +28,7 @@ use ironcage_watchdog::Guest;
 use parent_link::{InheritedHistory, ParentMessage};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 impl Supervision<'_> {
@@ -127,7 +127,25 @@ impl Supervision<'_> {
         if self.network.is_narrowed() {
             return Some(SupervisorReason::NetworkNarrowed);
         }
-        let lease = self.leases.in_places(&self.plan.shared_places())?;
+        self.against_shared_lease(&self.plan.shared_places())
+    }
+
+    /// Whether what is started beside this cage gets clones of its own mounts, with the leases that
+    /// are open in them: a child cage is not started by its own supervisor's handles.
+    pub(crate) fn clones_leases(&self) -> bool {
+        let built = self
+            .cage
+            .mount_context()
+            .is_some_and(|mounts| mounts.built.is_some());
+        self.parent.is_some() || !built
+    }
+
+    /// A lease of this cage that would be cloned, and whose end would be proved without the clone.
+    pub(crate) fn against_shared_lease(&self, places: &[&Path]) -> Option<SupervisorReason> {
+        if !self.clones_leases() {
+            return None;
+        }
+        let lease = self.leases.in_places(places)?;
         Some(SupervisorReason::LeaseShared {
             lease: lease.number.into(),
             resource: lease.resource.to_string(),

@@ -23,8 +23,8 @@ pub(super) struct RequestFacts<'a> {
     pub(super) distrusted: bool,
     pub(super) taint: Taint,
     pub(super) stopping: bool,
-    /// A scope or a child is being built from the cage's mounts.
-    pub(super) start_in_progress: bool,
+    /// A scope or a child is being built from the cage's own mounts, where leases are open.
+    pub(super) clone_in_progress: bool,
 }
 
 /// A request whose target was looked at.
@@ -101,7 +101,7 @@ pub(super) fn decide_request(
         return LeaseOutcome::denied(SupervisorReason::Stopping);
     }
     if let Resource::Path { path, .. } = &terms.resource
-        && facts.start_in_progress
+        && facts.clone_in_progress
         && facts.plan.is_shared(Path::new(path))
     {
         // The scope or child would clone the mount, and the end of the lease would be proved

@@ -46,7 +46,7 @@ fn facts(plan: &Plan) -> RequestFacts<'_> {
         distrusted: false,
         taint: Taint::NONE,
         stopping: false,
-        start_in_progress: false,
+        clone_in_progress: false,
     }
 }
 
@@ -187,7 +187,7 @@ fn no_lease_opens_in_a_shared_place_while_a_scope_starts_there() {
         origin: "test".into(),
     });
     let starting = || RequestFacts {
-        start_in_progress: true,
+        clone_in_progress: true,
         ..facts(&plan)
     };
     let decision = decided(&inside, AGENT, starting());

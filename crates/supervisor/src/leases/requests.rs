@@ -129,7 +129,8 @@ impl Supervision<'_> {
             distrusted: self.intents.is_distrusted(),
             taint,
             stopping: self.control.stop_deadline().is_some(),
-            start_in_progress: self.scopes.is_one_being_made() || self.children.is_one_being_made(),
+            clone_in_progress: self.clones_leases()
+                && (self.scopes.is_one_being_made() || self.children.is_one_being_made()),
         };
         let target = RequestTarget {
             by,
@@ -254,6 +255,32 @@ impl Supervision<'_> {
             let subject = LeaseSubject::look(&grant.wanted, handle);
             subject.is_ok_and(|subject| self.leases.open_for(&subject.resource).is_some())
         })
+    }
+
+    /// What is wanted, without what is only wanted where an open lease of the cage's gives it.
+    pub(crate) fn without_unheld(
+        &self,
+        wanted: Vec<GrantRequest>,
+        descriptors: Vec<OwnedFd>,
+        only_if_held: &[usize],
+    ) -> (Vec<GrantRequest>, Vec<OwnedFd>) {
+        let mut handles = descriptors.into_iter();
+        let (mut left, mut beside) = (Vec::new(), Vec::new());
+        for (index, grant) in wanted.into_iter().enumerate() {
+            let handle = match grant.wanted.has_path() {
+                true => handles.next(),
+                false => None,
+            };
+            let is_held = || {
+                let subject = LeaseSubject::look(&grant.wanted, handle.as_ref());
+                subject.is_ok_and(|subject| self.leases.open_for(&subject.resource).is_some())
+            };
+            if !only_if_held.contains(&index) || is_held() {
+                left.push(grant);
+                beside.extend(handle);
+            }
+        }
+        (left, beside)
     }
 
     /// Tells that a lease was not given, and puts it on record.

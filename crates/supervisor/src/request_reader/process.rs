@@ -17,7 +17,7 @@ use ironcage_control::{
     GrantRequest, LONGEST_CAGE_REQUEST, LeaseTarget, Packet, Schema,
 };
 use ironcage_model::{
-    LeaseOutcome, LeaseReason, LeaseSummary, Reason, Resource, Right, SupervisorReason, Term,
+    Lease, LeaseOutcome, LeaseReason, LeaseSummary, Reason, Resource, Right, SupervisorReason, Term,
 };
 use ironcage_plan::{Plan, locate};
 use ironcage_sys::clone::exit_now;
@@ -28,6 +28,7 @@ use ironcage_sys::rustix::io::Errno;
 use ironcage_sys::rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use ironcage_sys::rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use ironcage_sys::rustix::thread::set_name;
+use shell::BackgroundCommand;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,8 @@ enum ClientState {
         pending: Option<Answered>,
         what: AwaitedReply,
     },
+    /// The supervisor was asked for leases of the cage, for a command.
+    Leasing(BackgroundCommand),
     Gone,
 }
 
@@ -229,9 +232,16 @@ impl Reader<'_> {
                 return Some(());
             }
         };
-        let waits = |client: &&mut ReaderClient| matches!(client.state, ClientState::Waiting { ticket: own, .. } if own == ticket);
+        let waits = |client: &&mut ReaderClient| match &client.state {
+            ClientState::Waiting { ticket: own, .. } => *own == ticket,
+            ClientState::Leasing(command) => command.awaits(ticket),
+            ClientState::Idle(_) | ClientState::Gone => false,
+        };
         if let Some(client) = self.clients.iter_mut().find(waits) {
             match came {
+                ReaderReply::Outcome(outcome) if client.is_leasing() => {
+                    client.leased(ticket, outcome);
+                }
                 ReaderReply::Message { channel, text } => {
                     let answer = messages::understood(&self.schemas, &channel, &text);
                     client.answer(&answer);
@@ -427,7 +437,21 @@ impl ReaderClient {
                 what: AwaitedReply::Message { told: false },
                 ..
             } => Some(*until),
+            ClientState::Leasing(command) => command.until(),
             ClientState::Waiting { .. } | ClientState::Gone => None,
+        }
+    }
+
+    fn is_leasing(&self) -> bool {
+        matches!(self.state, ClientState::Leasing(_))
+    }
+
+    /// Takes what came of one of the leases for a command.
+    fn leased(&mut self, ticket: u64, outcome: LeaseOutcome<Lease>) {
+        if let ClientState::Leasing(command) = &mut self.state
+            && let Some(answer) = command.take(ticket, outcome)
+        {
+            self.answer(&answer);
         }
     }
 
@@ -509,6 +533,11 @@ impl ReaderClient {
             ClientState::Waiting { until, pending, .. } if now >= *until => {
                 if let Some(said) = pending.take() {
                     self.answer(&said);
+                }
+            }
+            ClientState::Leasing(command) => {
+                if let Some(answer) = command.give_up(now) {
+                    self.answer(&answer);
                 }
             }
             _ => {}

@@ -94,8 +94,8 @@ impl Supervision<'_> {
     fn answer_shell(
         &mut self,
         client: Channel,
-        asked: ScopeRequest,
-        descriptors: Vec<OwnedFd>,
+        mut asked: ScopeRequest,
+        mut descriptors: Vec<OwnedFd>,
         now: Instant,
     ) -> Result<(), RunError> {
         let against = match () {
@@ -115,6 +115,10 @@ impl Supervision<'_> {
             let reason = reason.into();
             let _ = client.send(&Reply::Refused { reason }, &[]);
             return Ok(());
+        }
+        if let Some(shell) = &asked.shell {
+            let held = &shell.held;
+            (asked.leases, descriptors) = self.without_unheld(asked.leases, descriptors, held);
         }
         if self.has_leases_for(&asked.leases, &descriptors) {
             let _ = client.send(&Reply::InCage, &[]);
@@ -244,14 +248,7 @@ impl Supervision<'_> {
         if self.is_held() {
             return Some(SupervisorReason::ChangeInProgress);
         }
-        let places = self.plan.scope_places();
-        if let Some(lease) = self.leases.in_places(&places) {
-            return Some(SupervisorReason::LeaseShared {
-                lease: lease.number.into(),
-                resource: lease.resource.to_string(),
-            });
-        }
-        None
+        self.against_shared_lease(&self.plan.scope_places())
     }
 
     fn prepare_scope(&self) -> Result<(Sibling, Channel, Channel), SupervisorReason> {
