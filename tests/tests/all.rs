@@ -108,6 +108,7 @@ mod service_limits;
 mod service_listen;
 mod service_snapshots;
 mod service_warm;
+mod service_webhooks;
 mod setup;
 mod side_channels;
 mod ssh_identity;

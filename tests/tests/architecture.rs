@@ -422,6 +422,10 @@ const READERS: &[(&str, &str)] = &[
         "crates/serve/src/engine/snapshots.rs",
         "its own files, in a directory of its own",
     ),
+    (
+        "crates/serve/src/webhooks/mod.rs",
+        "its own files, in a directory of its own",
+    ),
 ];
 
 #[test]

@@ -73,11 +73,33 @@ fn image(stage: &Stage) -> &'static str {
     "localhost/base:1"
 }
 
+/// Runs a script with the packages of npm at a place.
+fn node(stage: &Stage, service: &Service, place: &Path, name: &str) {
+    let text = script(stage, name);
+    let modules = stage.base().join("node_modules");
+    std::os::unix::fs::symlink(place.join("node_modules"), modules).expect("linked");
+    sdk(stage, service, Path::new("/usr/bin/env"), &[&"node", &text]);
+}
+
 either! {
     fn every_method_of_the_sdk_of_pypi_works_or_is_refused(stage) {
         if let Some(place) = installed("e2b-python", "bin/python") {
             let service = Service::with(stage, &LISTEN);
             sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_methods.py")]);
+        }
+    }
+
+    fn the_class_of_the_sdk_of_pypi_that_does_not_wait_works_with_many_at_once(stage) {
+        if let Some(place) = installed("e2b-python", "bin/python") {
+            let service = Service::with(stage, &LISTEN);
+            sdk(stage, &service, &place.join("bin/python"), &[&script(stage, "e2b_async.py")]);
+        }
+    }
+
+    fn every_method_of_the_sdk_of_npm_works_or_is_refused(stage) {
+        if let Some(place) = installed("e2b-node", "node_modules/e2b/package.json") {
+            let service = Service::with(stage, &LISTEN);
+            node(stage, &service, &place, "e2b_methods.mjs");
         }
     }
 
@@ -114,10 +136,7 @@ either! {
         let place = installed("e2b-node", "node_modules/@e2b/code-interpreter/package.json");
         if let (Some(place), Some(interpreter)) = (place, interpreter()) {
             let service = with_interpreter(stage, &interpreter);
-            let text = script(stage, "e2b_code.mjs");
-            let modules = stage.base().join("node_modules");
-            std::os::unix::fs::symlink(place.join("node_modules"), modules).expect("linked");
-            sdk(stage, &service, Path::new("/usr/bin/env"), &[&"node", &text]);
+            node(stage, &service, &place, "e2b_code.mjs");
         }
     }
 }

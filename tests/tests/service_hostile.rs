@@ -202,26 +202,29 @@ either! {
         let change = service.get(&format!("/v1/cages/{id}")).ok().json()["change"].as_str().expect("a change").to_owned();
         let bare = service.create(&json!({}));
         let kept = service.post(&format!("/v1/cages/{bare}/snapshots"), &json!({})).ok().json()["id"].as_str().expect("a snapshot").to_owned();
+        // It is told nothing: nobody deletes while it is there.
+        let hook = service.post("/v1/webhooks", &json!({ "url": "http://127.0.0.1:1/", "events": ["deleted"] })).ok().json()["webhook"]["id"].as_str().expect("a webhook").to_owned();
         let description = description(&service);
         let mut asked = 0;
         for route in routes(&description).iter().filter(|route| route.path.contains('{')) {
             let body = route.body.as_ref().map(|schema| example(&description, schema, false).to_string()).unwrap_or_default();
-            let with = |id: &str, change: &str, snapshot: &str, pid: &str| {
+            let with = |id: &str, change: &str, snapshot: &str, webhook: &str| {
                 let path = route.filled(|name| match name {
                     "id" => id.to_owned(),
                     "change" => change.to_owned(),
                     "snapshot" => snapshot.to_owned(),
-                    "pid" => pid.to_owned(),
+                    "pid" => process.clone(),
+                    "webhook" => webhook.to_owned(),
                     _ => "1".to_owned(),
                 });
                 (send(&service, &theirs, route, &path, body.as_bytes()), path)
             };
-            let (answer, path) = with(&id, &change, &kept, &process);
+            let (answer, path) = with(&id, &change, &kept, &hook);
             let what = format!("{} {path}", route.method);
             assert_eq!((answer.status, error_code(&description, &answer, &what).as_str()), (404, "not_found"), "{what}");
             // What does not exist at all is answered with the same words.
-            let (absent, _) = with("c000000000000", "w000000000000", "snap_0", &process);
-            let text = |answer: &HttpResponse| String::from_utf8_lossy(&answer.body).replace(&id, "X").replace(&change, "X").replace(&kept, "X").replace("c000000000000", "X").replace("w000000000000", "X").replace("snap_0", "X");
+            let (absent, _) = with("c000000000000", "w000000000000", "snap_0", "000000000000");
+            let text = |answer: &HttpResponse| String::from_utf8_lossy(&answer.body).replace(&id, "X").replace(&change, "X").replace(&kept, "X").replace(&hook, "X").replace("c000000000000", "X").replace("w000000000000", "X").replace("snap_0", "X").replace("000000000000", "X");
             assert_eq!(text(&answer), text(&absent), "{what}");
             asked += 1;
             // The same request is one for the one whose it is.
@@ -231,10 +234,10 @@ either! {
             }
         }
         assert!(asked > 35, "{asked}");
-        for path in ["/v1/cages", "/v1/changes", "/v1/snapshots"] {
+        for path in ["/v1/cages", "/v1/changes", "/v1/snapshots", "/v1/webhooks"] {
             let seen = service.send(&theirs, "GET", path, "", b"").ok();
             let seen = String::from_utf8_lossy(&seen.body).into_owned();
-            assert!(!seen.contains(&id) && !seen.contains(&change) && !seen.contains(&kept) && !seen.contains("mine"), "{seen}");
+            assert!(!seen.contains(&id) && !seen.contains(&change) && !seen.contains(&kept) && !seen.contains(&hook) && !seen.contains("mine"), "{seen}");
         }
         assert_eq!(service.run(&id, "cat f")["stdout"], json!("after\n"));
         assert_eq!(service.delete(&id).status, 204);
@@ -328,6 +331,11 @@ either! {
             }
         }
         assert!(fitting > 12, "{fitting}");
+        // None of these is told of what follows.
+        for hook in service.get("/v1/webhooks").ok().json()["webhooks"].as_array().expect("webhooks") {
+            let path = format!("/v1/webhooks/{}", hook["id"].as_str().expect("an id"));
+            assert_eq!(service.send(&service.key, "DELETE", &path, "", b"").status, 204);
+        }
         for cage in service.get("/v1/cages").ok().json()["cages"].as_array().expect("cages") {
             assert_eq!(service.delete(cage["id"].as_str().expect("an id")).status, 204);
         }

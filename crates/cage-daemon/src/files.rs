@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,6 +151,8 @@ fn list(path: &Path, depth: u32, stream: &mut Stream) -> Result<(), RequestError
         };
         let mut paths: Vec<PathBuf> = found
             .flatten()
+            // What is still being written is not there yet.
+            .filter(|entry| staged(entry.file_name().as_bytes()).is_none())
             .take(left + 1)
             .map(|entry| entry.path())
             .collect();
@@ -229,7 +232,8 @@ fn rename(from: &Path, to: &Path) -> Result<(), RequestError> {
                 ));
             }
             let mut source = File::open(from).map_err(failed("read", from))?;
-            let mut staged = Staged::beside(to, metadata.mode() & 0o7777)?;
+            let replaces = fs::symlink_metadata(to).is_ok();
+            let mut staged = Staged::beside(to, metadata.mode() & 0o7777, replaces)?;
             io::copy(&mut source, &mut staged.file).map_err(failed("write", to))?;
             staged.finish(to)?;
             fs::remove_file(from).map_err(failed("remove", from))
@@ -291,6 +295,30 @@ fn read(
     }
 }
 
+/// How the name of a staged file ends. Watches know it by that: whether it replaces a file.
+fn staged_end(number: u64, replaces: bool) -> String {
+    let kind = if replaces { "old" } else { "new" };
+    format!(".{}-{number}-{kind}.part", std::process::id())
+}
+
+/// Whether a name is that of a file that this daemon writes, and then whether that replaces another.
+pub(crate) fn staged(name: &[u8]) -> Option<bool> {
+    let name = std::str::from_utf8(name).ok().or_else(|| {
+        // What is before the end may be any bytes.
+        let dot = name.iter().rposition(|byte| !byte.is_ascii())?;
+        std::str::from_utf8(name.get(dot + 1..)?).ok()
+    })?;
+    let (_, end) = name.strip_suffix(".part")?.rsplit_once('.')?;
+    let mut parts = end.split('-');
+    let (process, number, kind) = (parts.next()?, parts.next()?, parts.next()?);
+    let ours = process.parse() == Ok(std::process::id()) && number.parse::<u64>().is_ok();
+    match (ours && parts.next().is_none(), kind) {
+        (true, "old") => Some(true),
+        (true, "new") => Some(false),
+        _ => None,
+    }
+}
+
 /// A file that is written beside its target, and goes unless it is finished.
 struct Staged {
     file: File,
@@ -299,7 +327,7 @@ struct Staged {
 }
 
 impl Staged {
-    fn beside(target: &Path, mode: u32) -> Result<Staged, RequestError> {
+    fn beside(target: &Path, mode: u32, replaces: bool) -> Result<Staged, RequestError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = target.file_name().ok_or_else(|| {
             RequestError::new(
@@ -313,7 +341,7 @@ impl Staged {
         if name.len() <= 200 {
             staged.push(name);
         }
-        staged.push(format!(".{}-{number}.part", std::process::id()));
+        staged.push(staged_end(number, replaces));
         let path = target.with_file_name(staged);
         let opened = OpenOptions::new()
             .write(true)
@@ -403,7 +431,7 @@ fn prepare(path: &Path, mode: Option<u32>) -> Result<(Sink, PathBuf), RequestErr
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok((
-                Sink::Staged(Staged::beside(&target, mode.unwrap_or(0o644))?),
+                Sink::Staged(Staged::beside(&target, mode.unwrap_or(0o644), false)?),
                 target,
             ));
         }
@@ -421,7 +449,7 @@ fn prepare(path: &Path, mode: Option<u32>) -> Result<(Sink, PathBuf), RequestErr
         .map_err(|error| failed("write", path)(error.into()))?
         .into();
     let staged = match metadata.is_file() && metadata.nlink() == 1 {
-        true => Staged::beside(&target, mode.unwrap_or(metadata.mode() & 0o777)).ok(),
+        true => Staged::beside(&target, mode.unwrap_or(metadata.mode() & 0o777), true).ok(),
         false => None,
     };
     match staged {
@@ -431,6 +459,32 @@ fn prepare(path: &Path, mode: Option<u32>) -> Result<(Sink, PathBuf), RequestErr
                 file.set_len(0).map_err(failed("write", path))?;
             }
             Ok((Sink::InPlace(file), target))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staged_file_is_known_by_its_name_and_others_are_not() {
+        for (before, replaces) in [("a", false), ("\u{fc} b.c-d", true), ("", true)] {
+            let name = format!(".{before}{}", staged_end(7, replaces));
+            assert_eq!(staged(name.as_bytes()), Some(replaces), "{name}");
+        }
+        let odd = [b".\xff\xfe".as_slice(), staged_end(7, true).as_bytes()].concat();
+        assert_eq!(staged(&odd), Some(true));
+        let other = format!(".a.{}-7-old.part", u64::from(std::process::id()) + 1);
+        for name in [
+            other.as_str(),
+            "a",
+            ".part",
+            "a.part",
+            "1-2-old.part",
+            ".a.x-7-old.part",
+        ] {
+            assert_eq!(staged(name.as_bytes()), None, "{name}");
         }
     }
 }

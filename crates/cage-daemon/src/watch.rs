@@ -1,6 +1,7 @@
 //! Changes of a directory, as the kernel reports them.
 
 use crate::connection::{RequestError, Stream, from_errno};
+use crate::files::staged;
 use crate::protocol::{Change, ChangeKind, FailureCode, Reply};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -21,6 +22,9 @@ struct Watch {
     recursive: bool,
     /// Relative to the top, by the number that the kernel gave.
     directories: HashMap<i32, PathBuf>,
+    /// Files of this daemon that are on their way to their names, by the number that the kernel gave
+    /// both halves of the move, and whether each replaces another.
+    arriving: HashMap<u32, bool>,
 }
 
 /// Reports changes until the other side is gone.
@@ -39,6 +43,7 @@ pub(crate) fn watch(top: &Path, recursive: bool, stream: &mut Stream) -> Result<
         top: top.to_owned(),
         recursive,
         directories: HashMap::new(),
+        arriving: HashMap::new(),
     };
     watch.add(Path::new(""), &mut Vec::new())?;
     stream.reply(&Reply::Watching)?;
@@ -104,7 +109,11 @@ impl Watch {
                 continue;
             }
             for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
-                let below = relative.join(entry.file_name());
+                let name = entry.file_name();
+                if staged(name.as_bytes()).is_some() {
+                    continue;
+                }
+                let below = relative.join(name);
                 found.push(change(&below, ChangeKind::Create));
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     waiting.push(below);
@@ -116,7 +125,7 @@ impl Watch {
 
     fn changes(&mut self) -> Result<Vec<Change>, RequestError> {
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
-        let mut events: Vec<(i32, ReadFlags, Vec<u8>)> = Vec::new();
+        let mut events: Vec<(i32, ReadFlags, u32, Vec<u8>)> = Vec::new();
         {
             let mut reader = Reader::new(&self.inotify, &mut buffer);
             loop {
@@ -125,7 +134,7 @@ impl Watch {
                         let name = event
                             .file_name()
                             .map_or_else(Vec::new, |name| name.to_bytes().to_vec());
-                        events.push((event.wd(), event.events(), name));
+                        events.push((event.wd(), event.events(), event.cookie(), name));
                     }
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => break,
@@ -137,7 +146,7 @@ impl Watch {
             }
         }
         let mut changes = Vec::new();
-        for (number, what, name) in events {
+        for (number, what, cookie, name) in events {
             if what.contains(ReadFlags::QUEUE_OVERFLOW) {
                 changes.push(change(Path::new(""), ChangeKind::Overflow));
                 continue;
@@ -153,6 +162,23 @@ impl Watch {
                 continue;
             }
             let path = directory.join(OsStr::from_bytes(&name));
+            // A file is written beside its name, which is nobody's business: what is seen is the same
+            // as if it were written in its place.
+            if let Some(replaces) = staged(&name) {
+                if what.contains(ReadFlags::MOVED_FROM) {
+                    self.arriving.insert(cookie, replaces);
+                }
+                continue;
+            }
+            if what.contains(ReadFlags::MOVED_TO)
+                && let Some(replaces) = self.arriving.remove(&cookie)
+            {
+                if !replaces {
+                    changes.push(change(&path, ChangeKind::Create));
+                }
+                changes.push(change(&path, ChangeKind::Write));
+                continue;
+            }
             let kinds = [
                 (ReadFlags::CREATE, ChangeKind::Create),
                 (ReadFlags::MOVED_TO, ChangeKind::Create),

@@ -123,6 +123,11 @@ pub enum Action {
         #[command(subcommand)]
         action: ProjectAction,
     },
+    /// Create, list and delete webhooks, which are sent the events of a project
+    Webhook {
+        #[command(subcommand)]
+        action: WebhookAction,
+    },
     /// Print shell commands that set the variables of clients
     ///
     /// For use as `eval "$(ironcage serve env)"`.
@@ -207,6 +212,37 @@ pub enum ProjectAction {
     Show {
         /// Name of the project
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhookAction {
+    /// Create a webhook and print its ID and its secret
+    ///
+    /// Each event of the project's cages is sent to URL at least once, signed with the secret, which is
+    /// printed once. URL may be any address, and http: only `serve webhook create` and keys with the
+    /// scope host may name addresses that are not on the internet.
+    Create {
+        /// Where events are sent
+        url: String,
+        /// Project whose events are sent
+        #[arg(long, default_value = "default")]
+        project: String,
+        /// Event to send: created, updated, paused, resumed, ended or deleted (can be repeated)
+        /// [default: all]
+        #[arg(long = "event", value_name = "EVENT", value_parser = ["created", "updated", "paused", "resumed", "ended", "deleted"], hide_possible_values = true)]
+        events: Vec<String>,
+    },
+    /// List webhooks
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a webhook and what waits for it
+    Delete {
+        /// Its ID
+        id: String,
     },
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct ProjectEvent {
 }
 
 /// Which event it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     Created,
@@ -38,6 +38,28 @@ pub(crate) enum Kind {
     Resumed,
     Ended,
     Deleted,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 6] = [
+        Kind::Created,
+        Kind::Updated,
+        Kind::Paused,
+        Kind::Resumed,
+        Kind::Ended,
+        Kind::Deleted,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Kind::Created => "created",
+            Kind::Updated => "updated",
+            Kind::Paused => "paused",
+            Kind::Resumed => "resumed",
+            Kind::Ended => "ended",
+            Kind::Deleted => "deleted",
+        }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -118,15 +118,19 @@ pub(crate) struct Keys {
 
 /// Digits of a secret: 192 bits.
 const SECRET: usize = 24;
-const ID: usize = 6;
+pub(crate) const ID: usize = 6;
 
 pub(crate) fn random_hex(bytes: usize) -> io::Result<String> {
+    Ok(hex(&random_bytes(bytes)?))
+}
+
+pub(crate) fn random_bytes(bytes: usize) -> io::Result<Vec<u8>> {
     let mut random = vec![0; bytes];
     let mut filled = 0;
     while let Some(rest) = random.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         filled += getrandom(rest, GetRandomFlags::empty())?;
     }
-    Ok(hex(&random))
+    Ok(random)
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -338,7 +342,7 @@ pub(crate) fn is_project(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     text.len() == 2 * ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -357,16 +361,20 @@ fn read(path: &Path) -> Result<Key, KeyError> {
 
 /// Writes a file that only its owner reads, whole or not at all.
 pub(crate) fn write_new(path: &Path, text: &[u8]) -> Result<(), KeyError> {
+    write_file(path, text).map_err(file(path))
+}
+
+/// The same, for files that are not of keys.
+pub(crate) fn write_file(path: &Path, text: &[u8]) -> io::Result<()> {
     let staged = path.with_extension(format!("{}.part", std::process::id()));
-    let written = OpenOptions::new()
+    OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(&staged)
         .and_then(|mut out| out.write_all(text).and_then(|()| out.sync_all()))
-        .and_then(|()| fs::rename(&staged, path));
-    written.map_err(file(path))
+        .and_then(|()| fs::rename(&staged, path))
 }
 
 #[cfg(test)]

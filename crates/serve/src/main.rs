@@ -26,6 +26,7 @@ mod router;
 mod signals;
 mod store;
 mod tls;
+mod webhooks;
 
 fn main() -> std::process::ExitCode {
     program::main()

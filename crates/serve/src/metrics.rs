@@ -208,6 +208,29 @@ fn exposition(engine: &Engine, key: &Key) -> String {
         "Requests that a rate limit refused.",
         engine.limits.refused(),
     );
+    let (delivered, failed) = engine.deliveries.counts();
+    let name = "ironcage_webhook_attempts_total";
+    text.family(name, "counter", "Attempts to deliver to webhooks.");
+    for (result, count) in [("delivered", delivered), ("failed", failed)] {
+        text.sample(name, &[("result", result)], count);
+    }
+    // A store that cannot be read says so with every request.
+    let states = engine.store.webhook_states().unwrap_or_default();
+    let sum = |of: fn(&crate::store::WebhookState) -> u64| -> u64 {
+        states.iter().map(|(_, state)| of(state)).sum()
+    };
+    text.one(
+        "ironcage_webhook_waiting",
+        "gauge",
+        "Deliveries that wait for webhooks.",
+        sum(|state| state.waiting),
+    );
+    text.one(
+        "ironcage_webhook_dropped",
+        "gauge",
+        "Deliveries to present webhooks that were given up.",
+        sum(|state| state.dropped),
+    );
     text.one(
         "ironcage_event_streams",
         "gauge",

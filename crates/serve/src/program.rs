@@ -73,6 +73,7 @@ fn run(places: &Places, args: Args) -> CommandResult {
         Some(Action::Env { e2b, listen }) => env(places, &keys, e2b, &listen),
         Some(Action::Key { action }) => key(places, &keys, action),
         Some(Action::Project { action }) => project(places, action),
+        Some(Action::Webhook { action }) => crate::webhooks::command(&places.data, action),
     }
 }
 
@@ -408,6 +409,7 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         activation::notify("READY=1");
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
         tokio::spawn(std::sync::Arc::clone(&engine).keep_warm());
+        tokio::spawn(std::sync::Arc::clone(&engine).deliver_webhooks());
         let router = router::router(std::sync::Arc::clone(&engine));
         let end = async {
             ended().await;

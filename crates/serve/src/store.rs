@@ -3,6 +3,10 @@
 //! A record is written before a cage starts and after it has: a service that is killed in between
 //! finds the cage by the name that it was given (ADR 56).
 
+mod deliveries;
+
+pub(crate) use deliveries::{Delivery, WaitingDelivery, WebhookState};
+
 use crate::api::types::{CreateCage, OnTimeout};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
@@ -195,6 +199,7 @@ impl Store {
         write.open_table(SNAPSHOTS).map_err(using)?;
         write.open_table(TEMPLATES).map_err(using)?;
         write.open_table(WARM).map_err(using)?;
+        deliveries::open(&write)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
     }
@@ -315,10 +320,12 @@ impl Store {
 
     /// A new record, and the creation of it that may be asked for again, together. Where its key has a
     /// creation already, that one, and nothing is written. A warm cage of this name is one no more.
+    /// What webhooks are told about it is written with it.
     pub(crate) fn put_new(
         &self,
         record: &CageRecord,
         creation: Option<&(&str, Creation)>,
+        deliveries: &[Delivery],
     ) -> Result<Option<Creation>, StoreError> {
         let cage = serde_json::to_vec(record)?;
         let write = self.0.begin_write().map_err(using)?;
@@ -342,6 +349,7 @@ impl Store {
                 .insert(record.name.as_str(), cage.as_slice())
                 .map_err(using)?;
         }
+        deliveries::enqueue(&write, deliveries)?;
         write.commit().map_err(using)?;
         Ok(None)
     }
@@ -485,7 +493,7 @@ mod tests {
             cage: name.to_owned(),
             time: 1,
         };
-        let put = |name: &str| store.put_new(&record(name), Some(&("team/k", creation(""))));
+        let put = |name: &str| store.put_new(&record(name), Some(&("team/k", creation(""))), &[]);
         assert_eq!(put("one").unwrap(), None);
         assert_eq!(put("two").unwrap(), Some(creation("one")));
         let names: Vec<_> = store.cages().unwrap().into_iter().map(|r| r.name).collect();
@@ -500,7 +508,7 @@ mod tests {
         store.put_warm("three", 1).unwrap();
         assert_eq!(put("three").unwrap(), Some(creation("two")));
         assert_eq!(warm(), ["three"]);
-        assert_eq!(store.put_new(&record("three"), None).unwrap(), None);
+        assert_eq!(store.put_new(&record("three"), None, &[]).unwrap(), None);
         assert_eq!(warm(), [""; 0]);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn metadata_filter(text: Option<&str>) -> ApiResult<BTreeMap<String, 
 /// Answers when the cage runs. With the header `Idempotency-Key`, the same request creates one cage,
 /// however often it is sent within a day.
 #[utoipa::path(post, path = "/v1/cages", tag = "cages", request_body = CreateCage,
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 letters, digits and - _ .")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._-]+$", description = "1 to 255 letters, digits and - _ .")),
     responses((status = 201, body = Cage), (status = "default", body = ErrorBody)))]
 pub(super) async fn create_cage(
     caller: Caller,
@@ -93,7 +93,7 @@ pub(super) async fn list_cages(
     };
     let mut cages = Vec::new();
     // Newer cages that come meanwhile do not move the page.
-    let mut skipping = query.cursor.as_deref();
+    let mut skipping = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let mut next_cursor = None;
     for entry in engine.list(&caller.key) {
         if let Some(cursor) = skipping {

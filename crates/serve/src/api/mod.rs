@@ -11,6 +11,7 @@ mod processes;
 mod snapshots;
 mod streams;
 pub(crate) mod types;
+mod webhooks;
 
 pub(crate) use auth::Caller;
 pub(crate) use cages::{idempotency_key, metadata_filter};
@@ -18,6 +19,7 @@ pub(crate) use files::{content_of, write_stream};
 pub(crate) use network::rules as network_rules;
 pub(crate) use permissions::{ask, check_resource, look};
 pub(crate) use processes::environment;
+pub(crate) use webhooks::{check_webhook_ceiling, webhook_error};
 
 use crate::engine::Engine;
 use crate::error::{ApiError, Code, ErrorBody, ErrorDetail};
@@ -94,6 +96,10 @@ use utoipa::{Modify, OpenApi};
         snapshots::list_snapshots,
         snapshots::get_snapshot,
         snapshots::delete_snapshot,
+        webhooks::create_webhook,
+        webhooks::list_webhooks,
+        webhooks::get_webhook,
+        webhooks::delete_webhook,
     ),
     components(schemas(
         ErrorBody,
@@ -235,6 +241,14 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route(
             "/v1/snapshots/{snapshot}",
             get(snapshots::get_snapshot).delete(snapshots::delete_snapshot),
+        )
+        .route(
+            "/v1/webhooks",
+            get(webhooks::list_webhooks).post(webhooks::create_webhook),
+        )
+        .route(
+            "/v1/webhooks/{webhook}",
+            get(webhooks::get_webhook).delete(webhooks::delete_webhook),
         )
 }
 

@@ -167,10 +167,11 @@ pub(crate) struct RulesChanged {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishPort {
     /// Port on the loopback of the cage.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 65_535)]
     pub(crate) port: u16,
     /// Port at 127.0.0.1 of the host [default: one that is free]. Naming one needs the scope `host`.
     #[serde(default)]
+    #[schema(maximum = 65_535)]
     pub(crate) host_port: u16,
 }
 
@@ -444,7 +445,7 @@ pub(super) async fn publish_port(
 
 /// Stop publishing a port
 #[utoipa::path(delete, path = "/v1/cages/{id}/ports/{host_port}", tag = "network",
-    params(("id" = String, Path), ("host_port" = u16, Path)),
+    params(("id" = String, Path), ("host_port" = u16, Path, minimum = 1, maximum = 65_535)),
     responses((status = 204), (status = "default", body = ErrorBody)))]
 pub(super) async fn remove_port(
     caller: Caller,

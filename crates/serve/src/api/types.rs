@@ -102,6 +102,7 @@ pub(crate) struct CageLimits {
     pub(crate) cpus: Option<String>,
     /// Processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 2, maximum = 4_194_304)]
     pub(crate) pids: Option<u32>,
     /// Storage in bytes, or a size such as `1G`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,6 +207,7 @@ pub(crate) struct ListCages {
     /// Cages of a page [default: 100].
     #[param(minimum = 1, maximum = 1000)]
     pub(crate) limit: Option<usize>,
+    /// Where the page before this one ended [default: the first page].
     pub(crate) cursor: Option<String>,
 }
 
@@ -252,7 +254,9 @@ pub(crate) struct StartProcess {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PtySize {
+    #[schema(maximum = 65_535)]
     pub(crate) rows: u16,
+    #[schema(maximum = 65_535)]
     pub(crate) columns: u16,
 }
 

@@ -215,6 +215,7 @@ pub(super) async fn watch_dir(
     body: Bytes,
 ) -> RpcResult<Response> {
     let wanted: Watch = rpc::enveloped(&body)?;
+    let deadline = rpc::deadline(&headers)?;
     let link = watch(entry.running()?, &wanted).await?;
     let describer = Describer::of(entry.running()?, &wanted);
     let (messages, response) = Messages::channel();
@@ -223,6 +224,10 @@ pub(super) async fn watch_dir(
         tokio::select! {
             _ = pass(link, &messages, keepalive, describer.as_ref()) => {}
             () = messages.closed() => {}
+            () = rpc::passed(deadline) => {
+                // A client that is gone needs no answer.
+                let _ = messages.end(Some(rpc::late())).await;
+            }
         }
     });
     Ok(response)

@@ -48,14 +48,11 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
                 .post(transfer::upload)
                 .layer(DefaultBodyLimit::disable()),
         )
-        .route("/process.Process/Start", post(process::start))
-        .route("/process.Process/Connect", post(process::connect))
         .route("/process.Process/List", post(process::list))
         .route("/process.Process/SendInput", post(process::send_input))
         .route("/process.Process/SendSignal", post(process::send_signal))
         .route("/process.Process/CloseStdin", post(process::close_stdin))
         .route("/process.Process/Update", post(process::update))
-        .route("/process.Process/StreamInput", post(process::stream_input))
         .route("/filesystem.Filesystem/Stat", post(filesystem::stat))
         .route("/filesystem.Filesystem/MakeDir", post(filesystem::make_dir))
         .route("/filesystem.Filesystem/Move", post(filesystem::rename))
@@ -73,11 +70,21 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/filesystem.Filesystem/RemoveWatcher",
             post(filesystem::remove_watcher),
         )
+        .merge(streams())
+        .layer(middleware::map_response(in_words_of_e2b))
+}
+
+/// Calls whose answer is a stream.
+fn streams() -> Router<Arc<Engine>> {
+    Router::new()
+        .route("/process.Process/Start", post(process::start))
+        .route("/process.Process/Connect", post(process::connect))
+        .route("/process.Process/StreamInput", post(process::stream_input))
         .route(
             "/filesystem.Filesystem/WatchDir",
             post(filesystem::watch_dir),
         )
-        .layer(middleware::map_response(in_words_of_e2b))
+        .layer(middleware::map_response(rpc::errors_in_stream))
 }
 
 /// An error that came before a handler of these routes, such as that of a key, as E2B's API has it.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 fn done() -> JsonReply {
     Ok(axum::Json(json!({})))
@@ -72,6 +73,14 @@ struct Selector {
 }
 
 impl Selector {
+    /// A process that ended while it was spoken to is one that is not there.
+    async fn gone(daemon: &Arc<Daemon>, pid: u32, error: RpcError) -> RpcError {
+        match running(daemon).await {
+            Ok(running) if running.iter().all(|process| process.pid != pid) => missing(pid),
+            Ok(_) | Err(_) => error,
+        }
+    }
+
     async fn pid(&self, daemon: &Arc<Daemon>) -> RpcResult<u32> {
         match (self.pid, &self.tag) {
             (Some(pid), _) => Ok(pid),
@@ -93,6 +102,10 @@ impl Selector {
     }
 }
 
+fn missing(pid: u32) -> RpcError {
+    RpcError::new("not_found", format!("process with pid {pid} not found"))
+}
+
 async fn running(daemon: &Arc<Daemon>) -> Result<Vec<ProcessState>, ApiError> {
     let replies = daemon.ask(&DaemonRequest::Processes).await?;
     let processes = replies.into_iter().filter_map(|reply| match reply {
@@ -111,6 +124,7 @@ pub(super) async fn start(
     body: Bytes,
 ) -> RpcResult<Response> {
     let start: Start = rpc::enveloped(&body)?;
+    let deadline = rpc::deadline(&headers)?;
     let mut argv = vec![start.process.cmd];
     argv.extend(start.process.args);
     let terminal = start.pty.map(Pty::size);
@@ -128,8 +142,16 @@ pub(super) async fn start(
         },
         follow: true,
     };
-    let link = entry.running()?.send(&request).await?;
-    Ok(stream(link, rpc::keepalive(&headers), false))
+    let daemon = entry.running()?;
+    let link = daemon.send(&request).await?;
+    let following = FollowedProcess {
+        keepalive: rpc::keepalive(&headers),
+        deadline,
+        // As at E2B: what has no time any more is not left behind.
+        kills: Some(Arc::clone(daemon)),
+        connecting: false,
+    };
+    Ok(stream(link, following))
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,45 +165,92 @@ pub(super) async fn connect(
     body: Bytes,
 ) -> RpcResult<Response> {
     let selected: Selected = rpc::enveloped(&body)?;
+    let deadline = rpc::deadline(&headers)?;
     let daemon = entry.running()?;
     let pid = selected.process.pid(daemon).await?;
     let link = daemon
         .send(&DaemonRequest::Follow { pid, from: None })
         .await?;
-    Ok(stream(link, rpc::keepalive(&headers), true))
+    let following = FollowedProcess {
+        keepalive: rpc::keepalive(&headers),
+        deadline,
+        kills: None,
+        connecting: true,
+    };
+    Ok(stream(link, following))
+}
+
+/// How the events of a process are passed on.
+struct FollowedProcess {
+    keepalive: Duration,
+    deadline: Option<Instant>,
+    /// Whose process is killed at the deadline.
+    kills: Option<Arc<Daemon>>,
+    /// Whether the process was there before.
+    connecting: bool,
 }
 
 /// Passes the events of a process on.
-fn stream(link: Link, keepalive: Duration, connecting: bool) -> Response {
+fn stream(mut link: Link, following: FollowedProcess) -> Response {
     let (messages, response) = Messages::channel();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = pass(link, &messages, keepalive, connecting) => {}
-            () = messages.closed() => {}
+        let mut pid = None;
+        let late = tokio::select! {
+            _ = pass(&mut link, &messages, &following, &mut pid) => return,
+            () = messages.closed() => false,
+            () = rpc::passed(following.deadline) => true,
+        };
+        if late {
+            kill(&following, pid).await;
+            // A client that is gone needs no answer.
+            let _ = messages.end(Some(rpc::late())).await;
+        } else if following.deadline.is_some() && following.kills.is_some() {
+            // The client left. The time of the process goes on all the same.
+            tokio::select! {
+                () = drain(&mut link) => {}
+                () = rpc::passed(following.deadline) => kill(&following, pid).await,
+            }
         }
     });
     response
 }
 
+/// Kills a process whose end has not been seen, so that its id is nobody else's.
+async fn kill(following: &FollowedProcess, pid: Option<u32>) {
+    if let (Some(daemon), Some(pid)) = (&following.kills, pid) {
+        // It may have ended in this moment, or its cage.
+        let _ = daemon.ask(&DaemonRequest::Signal { pid, signal: 9 }).await;
+    }
+}
+
+/// Waits for the end of a process.
+async fn drain(link: &mut Link) {
+    while let Ok(received) = link.receive(None).await {
+        if matches!(
+            received,
+            Received::Reply(Reply::Exited { .. }) | Received::Done
+        ) {
+            break;
+        }
+    }
+}
+
 async fn pass(
-    mut link: Link,
+    link: &mut Link,
     messages: &Messages,
-    keepalive: Duration,
-    connecting: bool,
+    following: &FollowedProcess,
+    pid: &mut Option<u32>,
 ) -> Result<(), Gone> {
     let event = |event: Value| json!({ "event": event });
     loop {
-        let message = match tokio::time::timeout(keepalive, link.receive(None)).await {
+        let message = match tokio::time::timeout(following.keepalive, link.receive(None)).await {
             Err(_) => event(json!({ "keepalive": {} })),
             Ok(Ok(Received::Reply(Reply::Process { process }))) => {
                 // To connect to a process that is over is an error there.
-                if connecting && process.exit.is_some() {
-                    let error = RpcError::new(
-                        "not_found",
-                        format!("process with pid {} not found", process.pid),
-                    );
-                    return messages.end(Some(error)).await;
+                if following.connecting && process.exit.is_some() {
+                    return messages.end(Some(missing(process.pid))).await;
                 }
+                *pid = Some(process.pid);
                 event(json!({ "start": { "pid": process.pid } }))
             }
             Ok(Ok(Received::Data(kind, bytes))) => {
@@ -193,6 +262,7 @@ async fn pass(
                 event(json!({ "data": { name: BASE64.encode(&bytes) } }))
             }
             Ok(Ok(Received::Reply(Reply::Exited { exit }))) => {
+                *pid = None;
                 let status = match (exit.code, exit.signal) {
                     (Some(code), _) => format!("exit status {code}"),
                     (None, Some(9)) => "signal: killed".to_owned(),
@@ -267,9 +337,14 @@ pub(super) async fn close_stdin(Sandbox(entry): Sandbox, body: Bytes) -> JsonRep
     let mut link = daemon
         .send(&DaemonRequest::Input { pid, close: true })
         .await?;
-    link.write(Kind::End, &[]).await?;
-    link.replies().await?;
-    done()
+    let closed = async {
+        link.write(Kind::End, &[]).await?;
+        link.replies().await
+    };
+    match closed.await {
+        Ok(_) => done(),
+        Err(error) => Err(Selector::gone(daemon, pid, error.into()).await),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -307,6 +382,14 @@ pub(super) async fn update(Sandbox(entry): Sandbox, body: Bytes) -> JsonReply {
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
     if let Some(pty) = wanted.pty {
+        // The terminal of one that has ended can be resized, and nobody sees it.
+        if running(daemon)
+            .await?
+            .iter()
+            .all(|process| process.pid != pid)
+        {
+            return Err(missing(pid));
+        }
         let size = pty.size();
         daemon.ask(&DaemonRequest::Resize { pid, size }).await?;
     }
@@ -362,9 +445,14 @@ async fn input(daemon: &Arc<Daemon>, pid: u32, input: Input) -> RpcResult<()> {
         .decode(text)
         .map_err(|error| RpcError::invalid(format!("the input is not base64: {error}")))?;
     let request = DaemonRequest::Input { pid, close: false };
-    let mut link = daemon.send(&request).await?;
-    link.write_data(&bytes).await?;
-    link.write(Kind::End, &[]).await?;
-    link.replies().await?;
-    Ok(())
+    let written = async {
+        let mut link = daemon.send(&request).await?;
+        link.write_data(&bytes).await?;
+        link.write(Kind::End, &[]).await?;
+        link.replies().await
+    };
+    match written.await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Selector::gone(daemon, pid, error.into()).await),
+    }
 }

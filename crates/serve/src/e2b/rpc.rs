@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Flag of the last message of a stream.
 const END: u8 = 2;
@@ -20,7 +21,7 @@ const COMPRESSED: u8 = 1;
 const LONGEST_MESSAGE: usize = 16 << 20;
 
 /// An error of the protocol.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct RpcError {
     code: &'static str,
     message: String,
@@ -76,8 +77,21 @@ impl IntoResponse for RpcError {
             "internal" => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         };
-        (status, axum::Json(self.body())).into_response()
+        let mut response = (status, axum::Json(self.body())).into_response();
+        // For calls whose answer is a stream.
+        response.extensions_mut().insert(self);
+        response
     }
+}
+
+/// An error before the answer of a call that is a stream: there it is the last message of one, and
+/// clients take any status but 200 for a fault of the way.
+pub(super) async fn errors_in_stream(mut response: Response) -> Response {
+    let Some(error) = response.extensions_mut().remove::<RpcError>() else {
+        return response;
+    };
+    let headers = [(header::CONTENT_TYPE, "application/connect+json")];
+    (headers, envelope(END, &json!({ "error": error.body() }))).into_response()
 }
 
 pub(super) type RpcResult<T> = Result<T, RpcError>;
@@ -219,6 +233,38 @@ pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds.unwrap_or(90_u64).clamp(1, 3600))
 }
 
+/// When the time that a client gives a call is over, if it gives one.
+pub(super) fn deadline(headers: &HeaderMap) -> RpcResult<Option<Instant>> {
+    let Some(value) = headers.get("connect-timeout-ms") else {
+        return Ok(None);
+    };
+    // The protocol has at most ten digits.
+    let milliseconds = value
+        .to_str()
+        .ok()
+        .filter(|text| (1..=10).contains(&text.len()))
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| RpcError::invalid("connect-timeout-ms is not a number of milliseconds"))?;
+    match milliseconds {
+        0 => Ok(None),
+        _ => Ok(Instant::now().checked_add(Duration::from_millis(milliseconds))),
+    }
+}
+
+/// Waits for a deadline; without one, for ever.
+pub(super) async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a stream ends with whose time is over.
+pub(super) fn late() -> RpcError {
+    RpcError::new("deadline_exceeded", "the time of the call is over")
+}
+
 /// Refuses users that a cage does not have: it has one.
 pub(super) fn check_user(headers: &HeaderMap) -> RpcResult<()> {
     let Some(value) = headers.get(header::AUTHORIZATION) else {
@@ -302,6 +348,22 @@ mod tests {
         assert!(messages.next::<Value>().await.is_err());
         let mut long = Envelopes::of(Body::from(&b"\0\xff\xff\xff\xff"[..]));
         assert!(long.next::<Value>().await.is_err());
+    }
+
+    #[test]
+    fn a_deadline_is_a_number_of_milliseconds_and_zero_is_none() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("connect-timeout-ms", text.parse().unwrap());
+            deadline(&headers)
+        };
+        assert!(of("300").unwrap().is_some_and(|end| end > Instant::now()));
+        assert!(of("9999999999").unwrap().is_some());
+        assert!(of("0").unwrap().is_none());
+        assert!(deadline(&HeaderMap::new()).unwrap().is_none());
+        for wrong in ["", "-1", "1.5", "1s", "99999999999"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

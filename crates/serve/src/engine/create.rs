@@ -3,11 +3,12 @@
 use super::check::check;
 use super::warm::Adopted;
 use super::words::words;
-use super::{Engine, Entry, TIMEOUT, blocking, store_error};
+use super::{CageEvent, Engine, Entry, TIMEOUT, blocking, store_error};
 use crate::api::types::{CreateCage, OnTimeout};
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
+use crate::event_log::Kind;
 use crate::keys::{Key, hex, random_hex};
 use crate::store::{CageRecord, Creation, E2bState};
 use ironcage_cage_daemon::protocol::{Reply, Request};
@@ -135,7 +136,7 @@ impl Engine {
         }
         let _starting = self.starting(&record.name);
         // The same request may have come twice at once.
-        let earlier = self.store.put_new(&record, creation.as_ref());
+        let earlier = self.store.put_new(&record, creation.as_ref(), &[]);
         if let Some(earlier) = earlier.map_err(store_error)? {
             return self.created_earlier(&earlier, &request);
         }
@@ -225,16 +226,19 @@ impl Engine {
             (record.home, record.workspace) = describe(&daemon).await?;
             self.note_change(record, id).await?;
         }
-        self.store.put(record).map_err(store_error)?;
+        let event = self.event(record, id, Kind::Created);
+        self.store
+            .put_telling(record, &event.deliveries)
+            .map_err(store_error)?;
         let entry = self.entry(record.clone(), id.clone(), daemon);
-        self.enter(&entry);
+        self.enter(&entry, event);
         Ok(entry)
     }
 
     /// Brings a new cage into the table.
-    pub(super) fn enter(self: &Arc<Self>, entry: &Arc<Entry>) {
+    pub(super) fn enter(self: &Arc<Self>, entry: &Arc<Entry>, event: CageEvent) {
         self.insert(entry);
-        self.tell(entry, crate::event_log::Kind::Created);
+        self.tell(event);
         self.watch(entry);
     }
 

@@ -5,6 +5,7 @@ use super::{Engine, Entry, blocking, ending_text};
 use crate::api::types::{CageState, OnTimeout};
 use crate::clock;
 use crate::error::{ApiError, ApiResult};
+use crate::event_log::Kind;
 use ironcage_client::{Cages, ClientError};
 use ironcage_control::{Reply, Request};
 use ironcage_model::CageId;
@@ -57,12 +58,14 @@ impl Engine {
                     .get_or_insert((clock::now(), "deleted".into()))
                     .clone()
             })?;
+            let record = entry.record();
+            let event = engine.event(&record, &entry.id, Kind::Deleted);
             engine
                 .store
-                .remove(&entry.lock().name)
+                .remove_telling(&record.name, &event.deliveries)
                 .map_err(super::store_error)?;
             engine.take(&entry.id);
-            engine.tell(&entry, crate::event_log::Kind::Deleted);
+            engine.tell(event);
             Ok(())
         });
         deleted
@@ -283,7 +286,7 @@ impl Engine {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::api::types::CreateCage;
     use crate::daemon::Daemon;
@@ -291,7 +294,7 @@ pub(super) mod tests {
     use std::sync::Mutex;
 
     /// A cage that runs, of no project.
-    pub(in crate::engine) fn record() -> CageRecord {
+    pub(crate) fn record() -> CageRecord {
         CageRecord {
             name: "serve-0".to_owned(),
             id: None,

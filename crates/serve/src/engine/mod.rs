@@ -34,7 +34,8 @@ use crate::keys::{Key, Keys, Scope};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::projects::Projects;
-use crate::store::{CageRecord, E2bState, Store, StoreError};
+use crate::store::{CageRecord, Delivery, E2bState, Store, StoreError};
+use crate::webhooks::{Deliveries, Webhooks};
 use ironcage_client::Cages;
 use ironcage_command::serve::WarmCages;
 use ironcage_model::CageId;
@@ -81,6 +82,8 @@ pub(crate) struct Engine {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) projects: Projects,
+    pub(crate) webhooks: Webhooks,
+    pub(crate) deliveries: Deliveries,
     pub(crate) store: Store,
     cages: RwLock<HashMap<String, Arc<Entry>>>,
     /// Cages that are being created.
@@ -172,6 +175,14 @@ impl Entry {
     }
 }
 
+/// Something that became of a cage, and what webhooks are told about it.
+#[derive(Debug)]
+struct CageEvent {
+    project: String,
+    event: ProjectEvent,
+    deliveries: Vec<Delivery>,
+}
+
 fn state_of(record: &CageRecord) -> CageState {
     match (&record.ending, record.paused) {
         (Some(_), _) => CageState::Ended,
@@ -201,6 +212,8 @@ impl Engine {
             events: EventLog::new(clock::now()),
             metrics: Metrics::default(),
             projects: Projects::in_data(&settings.data),
+            webhooks: Webhooks::in_data(&settings.data),
+            deliveries: Deliveries::default(),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
             warm: warm::WarmPools::new(&settings),
@@ -265,7 +278,6 @@ impl Engine {
         let mut record = entry.lock();
         let mut changed = record.clone();
         let result = change(&mut changed);
-        self.store.put(&changed).map_err(store_error)?;
         let kind = match (state_of(&record), state_of(&changed)) {
             _ if *record == changed => None,
             (before, after) if before == after => Some(Kind::Updated),
@@ -273,26 +285,43 @@ impl Engine {
             (_, CageState::Paused) => Some(Kind::Paused),
             (_, CageState::Ended) => Some(Kind::Ended),
         };
+        let event = kind.map(|kind| self.event(&changed, &entry.id, kind));
+        let deliveries = event.as_ref().map_or(&[][..], |event| &event.deliveries);
+        self.store
+            .put_telling(&changed, deliveries)
+            .map_err(store_error)?;
         *record = changed;
         drop(record);
-        if let Some(kind) = kind {
-            self.tell(entry, kind);
+        if let Some(event) = event {
+            self.tell(event);
         }
         entry.changed.notify_waiters();
         Ok(result)
     }
 
-    /// Tells those who follow the events of its project what became of a cage.
-    fn tell(&self, entry: &Entry, kind: Kind) {
-        let record = entry.lock();
+    /// What became of a cage. What webhooks are told goes into the store together with the record:
+    /// [`Engine::tell`] follows.
+    fn event(&self, record: &CageRecord, cage: &CageId, kind: Kind) -> CageEvent {
         let event = ProjectEvent {
             kind,
-            cage: entry.id.to_string(),
-            state: state_of(&record),
+            cage: cage.to_string(),
+            state: state_of(record),
             time: clock::rfc3339(clock::now()),
             ending: record.ending.as_ref().map(|(_, how)| how.clone()),
         };
-        self.events.tell(&record.project, event);
+        CageEvent {
+            project: record.project.clone(),
+            deliveries: self.webhooks.deliveries(record, &event),
+            event,
+        }
+    }
+
+    /// Tells those who follow the events of its project what became of a cage.
+    fn tell(&self, event: CageEvent) {
+        self.events.tell(&event.project, event.event);
+        if !event.deliveries.is_empty() {
+            self.deliveries.wake();
+        }
     }
 
     /// Changes when a cage ends, and its metadata.
@@ -383,6 +412,8 @@ impl Entry {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::Settings;
+
+    pub(crate) use super::life::tests::record;
 
     /// A service that executes `ironcage` in this directory, and keeps its files there.
     pub(crate) fn settings(data: &std::path::Path) -> Settings {

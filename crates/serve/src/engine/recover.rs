@@ -23,6 +23,7 @@ impl Engine {
         }
         self.finish_creations().await;
         self.sweep_snapshots()?;
+        self.sweep_webhooks()?;
         self.finish_warm().await;
         Ok(())
     }

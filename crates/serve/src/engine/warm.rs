@@ -10,6 +10,7 @@ use crate::api::types::{CageLimits, CreateCage};
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult};
+use crate::event_log::Kind;
 use crate::keys::random_hex;
 use crate::store::{CageRecord, Creation};
 use futures_util::future::join_all;
@@ -375,7 +376,8 @@ impl Engine {
             workspace: cage.workspace.clone(),
             ..unnamed
         };
-        match self.store.put_new(&record, creation) {
+        let event = self.event(&record, &cage.id, Kind::Created);
+        match self.store.put_new(&record, creation, &event.deliveries) {
             Ok(None) => {}
             Ok(Some(earlier)) => {
                 self.warm.give_back(cage);
@@ -390,7 +392,7 @@ impl Engine {
         self.warm.names().remove(&cage.name);
         self.warm.adopted.fetch_add(1, Ordering::Relaxed);
         let entry = self.entry(record, cage.id, cage.daemon);
-        self.enter(&entry);
+        self.enter(&entry, event);
         Ok(Adopted::Yes(entry))
     }
 
