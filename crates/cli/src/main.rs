@@ -30,6 +30,7 @@ mod pending_request;
 mod render;
 mod running_change;
 mod staged_file;
+mod tool_calls;
 mod unknown_command;
 mod values;
 mod version;

@@ -1,5 +1,7 @@
 //! The client's side of the control socket: finds cages, asks them, and relays streams.
 //!
+//! Tool calls at the MCP gateway wait in files of the state directory, which it reads and answers too.
+//!
 //! The client is the user's own process, on the host's side: it gets the outer ends of streams
 //! and relays them itself, so that the supervisor is not on the way of the bytes.
 #![forbid(unsafe_code)]
@@ -11,6 +13,7 @@ mod hold;
 mod leases;
 mod logs;
 mod network;
+mod tool_calls;
 
 pub use attach::{Attachment, attach};
 pub use call::{Called, MOST_OUTPUT, call};
@@ -22,6 +25,7 @@ pub use leases::{
 };
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
+pub use tool_calls::{ToolCallError, WaitingCall, WaitingCalls};
 
 use ironcage_audit::{Container, NoStateDir};
 use ironcage_control::DeniedLease;
