@@ -183,8 +183,15 @@ either! {
         let one = || vec![call("notes__echo", json!({"a": 1}))];
         assert_eq!(code(&gateway(stage, &[], &one())[0]), "tool-approval-required");
         prints(ironcage(stage, &["pins"]), ": echo of notes");
+        // It is among the permission requests of cages, and answered like one.
         let number = waits(ironcage(stage, &["pins", "--json"]));
-        ironcage(stage, &["approve", &number]).ok();
+        let own = |words: &[&str]| Running::start(&mut stage.ironcage(words)).finish(WITHIN);
+        let name = format!("mcp:{number}");
+        let listed = own(&["request", "list"]).ok().stdout();
+        assert!(listed.contains(&format!("{name}  the agent calls echo of notes in ")) && listed.contains("    a: 1\n"), "{listed}");
+        own(&["approve", "--for", "10m", &name]).ended(125);
+        own(&["approve", "mcp:9"]).ended(125).says("no call 9 waits");
+        prints(own(&["approve", &name]), "approved once: echo of notes");
         // Not for other arguments.
         let other = gateway(stage, &[], &[call("notes__echo", json!({"a": 2}))]);
         assert_eq!(code(&other[0]), "tool-approval-required");
@@ -194,8 +201,11 @@ either! {
         let waiting = ironcage(stage, &["pins", "--json"]).ok().stdout();
         let waiting: Value = serde_json::from_str(&waiting).expect("JSON");
         let numbers: Vec<u64> = waiting["calls"].as_array().expect("calls").iter().filter_map(|call| call["number"].as_u64()).collect();
-        for number in numbers {
-            ironcage(stage, &["deny", &number.to_string()]).ok();
+        for (at, number) in numbers.iter().enumerate() {
+            match at {
+                0 => ironcage(stage, &["deny", &number.to_string()]).ok(),
+                _ => own(&["deny", &format!("mcp:{number}")]).ok(),
+            };
         }
         assert_eq!(code(&gateway(stage, &[], &one())[0]), "tool-denied-by-operator");
         let list = Running::start(&mut stage.ironcage(["audit", "list"])).finish(WITHIN).ok().stdout();

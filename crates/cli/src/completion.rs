@@ -104,6 +104,11 @@ pub(crate) fn pending_requests() -> ArgValueCandidates {
             let what = one.described.question.resource.to_string();
             CompletionCandidate::new(name).help(Some(what.into()))
         });
-        offered.collect()
+        let calls = crate::tool_calls::pending().unwrap_or_default();
+        let calls = calls.iter().map(|call| {
+            let what = format!("{} of {}", Printable::new(&call.tool), call.server);
+            CompletionCandidate::new(crate::tool_calls::name(call)).help(Some(what.into()))
+        });
+        offered.chain(calls).collect()
     })
 }

@@ -33,6 +33,7 @@ mod pending_request;
 mod render;
 mod running_change;
 mod staged_file;
+mod tool_calls;
 mod unknown_command;
 mod unknown_flag;
 mod values;

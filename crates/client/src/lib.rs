@@ -1,5 +1,7 @@
 //! The client side of the control socket: finds cages, sends requests, and relays streams.
 //!
+//! Tool calls at the MCP gateway wait in files of the state directory, which it reads and answers too.
+//!
 //! The client is a process of the user on the host. It gets the outer ends of streams and relays them
 //! itself, so that no bytes pass through the supervisor.
 #![forbid(unsafe_code)]
@@ -11,6 +13,7 @@ mod hold;
 mod leases;
 mod logs;
 mod network;
+mod tool_calls;
 
 pub use attach::{Attachment, attach};
 pub use call::{Called, MOST_OUTPUT, call};
@@ -22,6 +25,7 @@ pub use leases::{
 };
 pub use logs::{LogOptions, logs};
 pub use network::Watch;
+pub use tool_calls::{ToolCallError, WaitingCall, WaitingCalls};
 
 use ironcage_audit::{Container, NoStateDir};
 use ironcage_control::DeniedLease;

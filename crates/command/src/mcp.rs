@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 /// Hold the tool calls of agents to a policy, by MCP
 ///
-/// Without a subcommand, Ironcage is itself an MCP server on standard streams: its tools run
-/// commands and read and write files in a cage of the current workspace. `claude mcp add ironcage --
+/// Without a subcommand, Ironcage is itself an MCP server on standard streams, or on HTTP with --listen: its tools
+/// run commands and read and write files in a cage of the current workspace. `claude mcp add ironcage --
 /// ironcage mcp` and `codex mcp add ironcage -- ironcage mcp` add it to an agent.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -23,6 +23,22 @@ pub struct Args {
     /// Policy file to use instead of ironcage.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub listen: Listen,
+}
+
+/// Where HTTP clients are answered.
+#[derive(Debug, clap::Args)]
+pub struct Listen {
+    /// Listen on this address for HTTP, such as 127.0.0.1:8931, instead of standard streams
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// File with the bearer token that HTTP clients send [default: a new token, printed]
+    #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
+    pub token_file: Option<PathBuf>,
+    /// Web origin that may connect (can be repeated) [default: none]
+    #[arg(long, value_name = "ORIGIN", requires = "listen")]
+    pub allow_origin: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -95,15 +111,8 @@ pub struct Gateway {
     /// SERVER__TOOL]
     #[arg(long, value_name = "NAME")]
     pub server: Option<String>,
-    /// Listen on this address for HTTP, such as 127.0.0.1:8931, instead of standard streams
-    #[arg(long, value_name = "ADDRESS")]
-    pub listen: Option<std::net::SocketAddr>,
-    /// File with the bearer token that HTTP clients send [default: a new token, printed]
-    #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
-    pub token_file: Option<PathBuf>,
-    /// Web origin that may connect (can be repeated) [default: none]
-    #[arg(long, value_name = "ORIGIN", requires = "listen")]
-    pub allow_origin: Vec<String>,
+    #[command(flatten)]
+    pub listen: Listen,
     /// Seconds to wait for approval of a call
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,

@@ -1,6 +1,5 @@
 //! `ironcage mcp approve SERVER` and `ironcage mcp pins`: a person looks at what servers say.
 
-use crate::approvals::Approvals;
 use crate::catalog::{Catalog, Described};
 use crate::error::McpError;
 use crate::launch;
@@ -147,7 +146,7 @@ fn confirmed(server: &str) -> Result<bool, McpError> {
 /// Lists what was approved and what waits.
 pub(crate) fn list(settings: &Settings, as_json: bool) -> Result<(), McpError> {
     let lock = Lock::read(settings)?;
-    let waiting = Approvals::open(settings)?.list()?;
+    let waiting = settings.calls()?.list()?;
     if as_json {
         let servers: Value = lock
             .servers

@@ -34,16 +34,10 @@ pub(crate) enum McpError {
     Write(PathBuf, #[source] io::Error),
     #[error("cannot parse {}: {cause}", path.display())]
     Parse { path: PathBuf, cause: String },
-    #[error("no call {0} waits for approval")]
-    NoCall(u64),
-    #[error("the arguments are too long to show, so nobody can approve them")]
-    TooLong,
-    #[error("too many calls wait for an answer: run `ironcage mcp pins` to list them")]
-    TooManyWaiting,
+    #[error(transparent)]
+    Calls(#[from] ironcage_client::ToolCallError),
     #[error("cannot get random bytes")]
     Random(#[source] io::Error),
-    #[error("the call {0} was answered before")]
-    Answered(u64),
     #[error("the server `{server}` has no tool `{tool}`")]
     NoTool { server: String, tool: String },
     #[error("cannot approve without a terminal")]
@@ -79,7 +73,7 @@ impl McpError {
                 "`ironcage why` explains what its cage was denied; [mcp.SERVER] `profile` and `policy` widen it"
             }
             McpError::Collision { .. } => "deny one of them in the policy",
-            McpError::NoCall(_) => "`ironcage mcp pins` lists the calls that wait",
+            McpError::Calls(error) => return error.hint(),
             McpError::Stop(_) => "`ironcage ps` lists running cages, `ironcage stop` stops one",
             McpError::NoTerminal => "use --yes if you have read what the server says",
             McpError::ShortToken(_) => "use a random token: `openssl rand -hex 32`",

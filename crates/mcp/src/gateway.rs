@@ -3,8 +3,8 @@
 mod admission;
 mod calls;
 mod handler;
+mod input;
 
-use crate::approvals::Approvals;
 use crate::audit::Audit;
 use crate::catalog::{Catalog, Described};
 use crate::error::McpError;
@@ -13,6 +13,7 @@ use crate::pins::Lock;
 use crate::settings::Settings;
 use crate::upstream::{Change, Era, Reports, Upstream};
 use crate::{http, launch};
+use ironcage_client::WaitingCalls;
 use ironcage_command::mcp::Gateway as Args;
 use ironcage_model::{ToolCall, ToolReason, ToolVerdict};
 use rmcp::ServiceExt;
@@ -26,6 +27,9 @@ use std::sync::Arc;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell, mpsc};
+
+/// Most refused requests of one server that are logged.
+const MOST_REFUSED: u32 = 64;
 
 /// The servers for clients of one era.
 pub(crate) struct Running {
@@ -56,10 +60,11 @@ impl Running {
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) audit: Audit,
-    pub(crate) approvals: Approvals,
+    pub(crate) approvals: WaitingCalls,
     pub(crate) wait: Duration,
     /// What the calls of all clients have brought: a gateway stands for one agent.
     pub(crate) flows: std::sync::Mutex<ironcage_tools::Flows>,
+    states: input::StateSigner,
     /// The only server, under its own names.
     pub(crate) single: bool,
     servers: BTreeMap<String, ironcage_tools::McpServer>,
@@ -92,11 +97,12 @@ impl Gateway {
         let command = std::env::args().skip_while(|word| word != "mcp");
         let audit = Audit::create(&settings, command.collect())?;
         Ok(Gateway(Arc::new(Shared {
-            approvals: Approvals::open(&settings)?,
+            approvals: settings.calls()?,
             settings,
             audit,
             wait: Duration::from_secs(args.wait),
             flows: std::sync::Mutex::default(),
+            states: input::StateSigner::new()?,
             single: args.server.is_some(),
             servers,
             handshake: OnceCell::new(),
@@ -169,7 +175,14 @@ impl Gateway {
         }
         let gateway = self.clone();
         tokio::spawn(async move {
+            let mut logged: BTreeMap<String, u32> = BTreeMap::new();
             while let Some((server, method)) = refusals.recv().await {
+                // A server that asks on and on fills no log.
+                let count = logged.entry(server.clone()).or_default();
+                *count = count.saturating_add(1);
+                if *count > MOST_REFUSED {
+                    continue;
+                }
                 let reason = ToolReason::RequestNotAllowed {
                     server: server.clone(),
                     method: method.to_owned(),
@@ -251,8 +264,17 @@ impl Gateway {
         };
         let (gateway, running) = (self.clone(), running.clone());
         tokio::spawn(async move {
-            while let Some((server, change)) = changes.recv().await {
-                gateway.changed(&running, &server, change).await;
+            while let Some(first) = changes.recv().await {
+                // A server that says it often has all servers asked for their lists once.
+                let mut all = vec![first];
+                while let Ok(more) = changes.try_recv() {
+                    if !all.contains(&more) {
+                        all.push(more);
+                    }
+                }
+                for (server, change) in all {
+                    gateway.changed(&running, &server, change).await;
+                }
             }
         });
     }
@@ -398,8 +420,8 @@ pub(crate) async fn run(settings: Settings, args: Args) -> Result<(), McpError> 
     let gateway = Gateway::new(settings, &args)?;
     let id = gateway.0.audit.id();
     anstream::eprintln!("ironcage: gateway {id}; `ironcage why {id}` explains what it refuses");
-    let served = match args.listen {
-        Some(address) => http::serve(gateway.clone(), address, &args).await,
+    let served = match args.listen.listen {
+        Some(address) => http::serve(gateway.clone(), address, &args.listen).await,
         None => stdio(gateway.clone()).await,
     };
     gateway.stop().await;

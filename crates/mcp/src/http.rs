@@ -1,15 +1,14 @@
-//! The gateway on HTTP: bearer token, Host, Origin, bounded bodies, and JSON that is read in one
+//! MCP on HTTP, for the gateway and for Ironcage's own server: bearer token, Host, Origin, bounded bodies, and JSON that is read in one
 //! way only.
 
 use crate::error::McpError;
-use crate::gateway::Gateway;
 use crate::settings::hex;
-use crate::upstream::Era;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use ironcage_command::mcp::Gateway as Args;
+use ironcage_command::mcp::Listen;
+use rmcp::ServerHandler;
 use rmcp::model::ProtocolVersion;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -28,7 +27,13 @@ const ARRIVES: Duration = Duration::from_secs(30);
 /// Shortest token.
 const SHORTEST_TOKEN: usize = 16;
 
-type Service = StreamableHttpService<Gateway, LocalSessionManager>;
+/// What answers requests.
+pub(crate) trait HttpServer: ServerHandler + Clone {
+    /// Waits until it knows its tools: headers of requests without a session are compared with their schemas.
+    fn knows_its_tools(&self) -> impl Future<Output = ()> + Send;
+}
+
+type Service<S> = StreamableHttpService<S, LocalSessionManager>;
 type Body = http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>;
 
 /// Ends when the program is asked to.
@@ -43,10 +48,10 @@ pub(crate) async fn asked_to_end() {
 }
 
 /// Answers clients until the program is asked to end.
-pub(crate) async fn serve(
-    gateway: Gateway,
+pub(crate) async fn serve<S: HttpServer>(
+    server: S,
     address: SocketAddr,
-    args: &Args,
+    args: &Listen,
 ) -> Result<(), McpError> {
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| McpError::Listen(address, error))?;
@@ -79,7 +84,7 @@ pub(crate) async fn serve(
         true => config.enforce_origin_validation(),
         false => config,
     };
-    let sessions = gateway.clone();
+    let sessions = server.clone();
     let service = StreamableHttpService::new(
         move || Ok(sessions.clone()),
         Arc::new(LocalSessionManager::default()),
@@ -100,12 +105,12 @@ pub(crate) async fn serve(
             () = asked_to_end() => return Ok(()),
         };
         let _ = stream.set_nodelay(true);
-        let (gateway, service, token) = (gateway.clone(), service.clone(), token.clone());
+        let (server, service, token) = (server.clone(), service.clone(), token.clone());
         tokio::spawn(async move {
             let answer = hyper::service::service_fn(move |request| {
-                let (gateway, service, token) = (gateway.clone(), service.clone(), token.clone());
+                let (server, service, token) = (server.clone(), service.clone(), token.clone());
                 async move {
-                    let answered = answer(&gateway, service, &token, request).await;
+                    let answered = answer(&server, service, &token, request).await;
                     Ok::<_, std::convert::Infallible>(answered)
                 }
             });
@@ -166,9 +171,9 @@ fn is_stateless(headers: &header::HeaderMap) -> bool {
     version == Some(ProtocolVersion::V_2026_07_28.as_str())
 }
 
-async fn answer(
-    gateway: &Gateway,
-    service: Service,
+async fn answer<S: HttpServer>(
+    server: &S,
+    service: Service<S>,
     token: &str,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -179,7 +184,7 @@ async fn answer(
         return refused(StatusCode::NOT_FOUND, "the endpoint is /mcp");
     }
     let (mut parts, body) = request.into_parts();
-    // The token is the gateway's: no handler and no server sees it.
+    // The token is ours: no handler and no server sees it.
     parts.headers.remove(header::AUTHORIZATION);
     let body = Limited::new(body, LARGEST).collect();
     let body = match tokio::time::timeout(ARRIVES, body).await {
@@ -198,8 +203,7 @@ async fn answer(
         return refused(StatusCode::BAD_REQUEST, &text);
     }
     if is_stateless(&parts.headers) {
-        // Headers are compared with the schema of the tool, so it has to be known.
-        gateway.running(Era::Stateless).await;
+        server.knows_its_tools().await;
     }
     let request = Request::from_parts(parts, Full::new(body));
     service.handle(request).await

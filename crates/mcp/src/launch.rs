@@ -52,18 +52,22 @@ pub(crate) fn command(
         let own = std::env::current_exe().map_err(|error| McpError::Cage(error.to_string()))?;
         let host = authority(url);
         command.args(["--workspace-mode", "scratch", "--no-state"]);
-        command
-            .arg("--read")
-            .arg(&own)
-            .arg("--allow-host")
-            .arg(&host);
+        command.arg("--read").arg(&own);
+        // The host's loopback needs words of its own, and no TLS for a secret.
+        let for_secret = match host.strip_prefix("host.ironcage:") {
+            Some(port) => {
+                command.args(["--allow-host-port", port]);
+                format!("http://{host}")
+            }
+            None => {
+                command.args(["--allow-host", &host]);
+                host
+            }
+        };
         let token = server.token.as_deref();
         let variable = token.map(|token| token.split('=').next().unwrap_or(token));
         if let Some(token) = token {
-            let bare = host
-                .rsplit_once(':')
-                .map_or(host.as_str(), |(name, _)| name);
-            command.arg("--secret").arg(format!("{token}@{bare}"));
+            command.arg("--secret").arg(format!("{token}@{for_secret}"));
         }
         command.arg("--").arg(&own);
         command.args([
@@ -165,6 +169,51 @@ pub(crate) fn differs(lock: &Lock, name: &str, server: &McpServer) -> bool {
 mod tests {
     use super::*;
     use crate::pins::ServerPin;
+
+    #[test]
+    fn the_network_and_the_token_of_a_server_on_http_are_for_its_port_alone() {
+        let settings = Settings {
+            state: "/state".into(),
+            workspace: "/w".into(),
+            ironcage: "/ironcage".into(),
+            policy: Default::default(),
+        };
+        let words = |url: &str| {
+            let server = McpServer {
+                url: Some(url.to_owned()),
+                token: Some("KEY=env:KEY".to_owned()),
+                ..McpServer::default()
+            };
+            let command = super::command(&settings, &server, None).unwrap();
+            let words = command.as_std().get_args();
+            let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        for (url, network, secret) in [
+            (
+                "https://mcp.test/x",
+                "--allow-host mcp.test:443 ",
+                "--secret KEY=env:KEY@mcp.test:443 ",
+            ),
+            (
+                "https://mcp.test:8443",
+                "--allow-host mcp.test:8443 ",
+                "--secret KEY=env:KEY@mcp.test:8443 ",
+            ),
+            (
+                "http://host.ironcage:8931/mcp",
+                "--allow-host-port 8931 ",
+                "--secret KEY=env:KEY@http://host.ironcage:8931 ",
+            ),
+        ] {
+            let words = words(url);
+            assert!(words.contains(network) && words.contains(secret), "{words}");
+            assert!(
+                words.ends_with(&format!("__relay {url} --token KEY")),
+                "{words}"
+            );
+        }
+    }
 
     #[test]
     fn a_pin_covers_files_of_the_command_but_no_database() {

@@ -9,7 +9,6 @@
     reason = "the revision of 2026-07-28 deprecates roots, sampling and logging; earlier peers use them"
 )]
 
-mod approvals;
 mod approve;
 mod audit;
 mod catalog;
@@ -88,15 +87,16 @@ fn run(cli: Cli) -> Result<(), McpError> {
     let Command::Mcp(args) = cli.command;
     let settings = Settings::new(cli.state, cli.workspace, cli.ironcage, cli.rules)?;
     match args.command {
-        None => runtime()?.block_on(server::run(settings, args.profile, args.policy)),
+        None => {
+            let server = server::run(settings, args.profile, args.policy, args.listen);
+            runtime()?.block_on(server)
+        }
         Some(Action::Gateway(args)) => runtime()?.block_on(gateway::run(settings, args)),
         Some(Action::Approve(args)) => match args.what.parse() {
-            Ok(number) => approvals::Approvals::open(&settings)?.answer(number, true),
+            Ok(number) => answer(&settings, number, true),
             Err(_) => runtime()?.block_on(approve::run(settings, args)),
         },
-        Some(Action::Deny { call, .. }) => {
-            approvals::Approvals::open(&settings)?.answer(call, false)
-        }
+        Some(Action::Deny { call, .. }) => answer(&settings, call, false),
         Some(Action::Pins { json, .. }) => approve::list(&settings, json),
         Some(Action::Wrap { file, dry_run }) => wrap::run(&file, wrap::Direction::Wrap, dry_run),
         Some(Action::Unwrap { file, dry_run }) => {
@@ -106,6 +106,12 @@ fn run(cli: Cli) -> Result<(), McpError> {
             runtime()?.block_on(relay::run(&url, token.as_deref()))
         }
     }
+}
+
+/// A person's answer to a call of this workspace.
+fn answer(settings: &Settings, number: u64, allowed: bool) -> Result<(), McpError> {
+    settings.calls()?.answer(number, allowed)?;
+    Ok(())
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, McpError> {

@@ -1,6 +1,7 @@
 //! What `ironcage` hands over: the rules, and where things are.
 
 use crate::error::McpError;
+use ironcage_client::{ToolCallError, WaitingCalls};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_tools::ToolPolicy;
 use sha2::{Digest, Sha256};
@@ -48,6 +49,11 @@ impl Settings {
         let digest = hex(self.workspace.as_os_str().as_encoded_bytes());
         let short = digest.get(..16).unwrap_or(&digest);
         self.state.join("mcp").join(short)
+    }
+
+    /// The calls that wait.
+    pub(crate) fn calls(&self) -> Result<WaitingCalls, ToolCallError> {
+        WaitingCalls::open(self.directory().join("calls"))
     }
 
     pub(crate) fn audit(&self) -> PathBuf {

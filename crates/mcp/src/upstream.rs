@@ -80,7 +80,7 @@ pub(crate) enum FromServer {
 }
 
 /// What happened beside any request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Change {
     Tools,
     Resources,

@@ -1,15 +1,16 @@
 //! After the rules allow a call: a person's approval where one is needed, and leases of the cage of its server.
 
 use super::Gateway;
-use crate::approvals::Waiting;
 use crate::catalog::Entry;
 use crate::leases::{Asker, CallLeases, NotClosed, NotLeased};
 use crate::pins::canonical;
 use crate::settings::hex;
 use crate::upstream::Upstream;
+use ironcage_client::WaitingCall;
 use ironcage_model::{Resource, ToolReason, ToolVerdict};
 use ironcage_tools::{Decision, Flow, Flows, one_line};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,10 @@ impl Gateway {
     /// Waits for a person's word, as long as the command line says.
     pub(super) async fn consent(
         &self,
-        waiting: Waiting,
+        mut waiting: WaitingCall,
         reason: ToolReason,
     ) -> Result<(), CallDenial> {
+        waiting.workspace.clone_from(&self.0.settings.workspace);
         let tool = waiting.tool.clone();
         let asked = match reason {
             reason @ ToolReason::FlowAsks { .. } => reason,
@@ -135,7 +137,7 @@ pub(super) fn waiting(
     arguments: &Value,
     reason: &ToolReason,
     needs: &[Resource],
-) -> Waiting {
+) -> WaitingCall {
     let needs: Vec<String> = needs.iter().map(ToString::to_string).collect();
     // An approval from before private data met untrusted content is not one for after it.
     let met = matches!(reason, ToolReason::FlowAsks { .. });
@@ -144,13 +146,14 @@ pub(super) fn waiting(
     if !needs.is_empty() {
         reason = format!("{reason}; it needs {}", needs.join(", "));
     }
-    Waiting {
+    WaitingCall {
         number: 0,
         server: entry.server.clone(),
         tool: entry.tool.clone(),
         digest: hex(canonical(&what).as_bytes()),
         arguments: arguments.clone(),
         reason,
+        workspace: PathBuf::new(),
         allowed: None,
     }
 }

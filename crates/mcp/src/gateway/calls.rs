@@ -1,6 +1,7 @@
 //! One call: decide, log, ask, forward, clean, log.
 
 use super::admission::{close, waiting};
+use super::input::{RequestKey, state_refused};
 use super::{Gateway, Running};
 use crate::leases::Asker;
 use crate::pins::canonical;
@@ -22,6 +23,8 @@ use std::time::Instant;
 /// A call while it is worked on, and what the log will say of it.
 pub(super) struct Pending {
     pub(super) line: ToolCall,
+    /// The whole name: the log has its beginning.
+    name: String,
     started: Instant,
 }
 
@@ -44,12 +47,38 @@ impl Pending {
                 milliseconds: 0,
                 bytes: 0,
             },
+            name: name.to_owned(),
             started: Instant::now(),
         }
+    }
+
+    fn key(&self) -> RequestKey {
+        let line = &self.line;
+        RequestKey::new(&line.server, &line.method, &self.name, &line.arguments)
     }
 }
 
 impl Gateway {
+    /// The state that a client sends with the input that a server wanted, as the server gave it. `Err` is the answer to
+    /// one that the gateway did not sign for this request.
+    pub(super) fn state(
+        &self,
+        pending: Pending,
+        signed: Option<String>,
+    ) -> Result<(Pending, Option<String>), ErrorData> {
+        let Some(signed) = signed else {
+            return Ok((pending, None));
+        };
+        match self.0.states.check(&pending.key(), &signed) {
+            Some(state) => Ok((pending, Some(state))),
+            None => {
+                let reason = state_refused(&pending.name);
+                self.log(pending, ToolVerdict::Denied, Some(&reason))?;
+                Err(error_of(&reason))
+            }
+        }
+    }
+
     /// Logs what became of a call.
     pub(super) fn log(
         &self,
@@ -118,12 +147,18 @@ impl Gateway {
             };
             return self.refuse(pending, ToolVerdict::Denied, &reason);
         }
+        // What a server may not ask for, it gets no answers to.
+        let may_ask = self.may_ask(&entry.server);
+        let (mut pending, state) = self.state(pending, params.request_state.filter(|_| may_ask))?;
+        let responses = params.input_responses.filter(|_| may_ask);
         let flow = settings.policy.flow(&entry.server, &entry.tool);
         let needs = settings.policy.needs(&call);
+        // A person approves all that the server gets.
+        let shown = shown(&arguments, responses.as_ref());
         let (mut asker, mut flow_approved) = (Asker::Call, false);
         if let Some(reason) = self.asks(&entry, &verdict.decision, flow) {
             flow_approved = matches!(reason, ToolReason::FlowAsks { .. });
-            let waiting = waiting(&entry, &arguments, &reason, &needs);
+            let waiting = waiting(&entry, &shown, &reason, &needs);
             if let Err((verdict, reason)) = self.consent(waiting, reason).await {
                 return self.refuse(pending, verdict, &reason);
             }
@@ -138,10 +173,8 @@ impl Gateway {
         };
         let mut forwarded = CallToolRequestParams::new(entry.tool.clone());
         forwarded.arguments = params.arguments;
-        if self.may_ask(&entry.server) {
-            forwarded.input_responses = params.input_responses;
-            forwarded.request_state = params.request_state;
-        }
+        forwarded.input_responses = responses;
+        forwarded.request_state = state;
         // Whoever is leased something has the cage alone; the others share it.
         let shared = match needs.is_empty() {
             true => Some(upstream.alone.read().await),
@@ -151,7 +184,16 @@ impl Gateway {
             true => None,
             false => Some(upstream.alone.write().await),
         };
-        let leases = match self.lease(upstream, &entry, &arguments, needs, asker).await {
+        // It may have changed while the call waited.
+        let same = (running.catalog().find(&name))
+            .is_some_and(|now| now.kept.is_none() && now.pin == entry.pin);
+        if !same {
+            let tool = entry.tool.clone();
+            let why = "it changed while the call waited".to_owned();
+            let reason = ToolReason::Quarantined { tool, why };
+            return self.refuse(pending, ToolVerdict::Denied, &reason);
+        }
+        let leases = match self.lease(upstream, &entry, &shown, needs, asker).await {
             Ok(leases) => leases,
             Err((verdict, reason)) => return self.refuse(pending, verdict, &reason),
         };
@@ -188,7 +230,7 @@ impl Gateway {
                     return self.refuse(pending, ToolVerdict::Denied, &reason);
                 }
                 return Ok(CallToolResponse::InputRequired(
-                    self.answer(pending, result)?,
+                    self.input_wanted(pending, result)?,
                 ));
             }
             Ok(_) => {
@@ -284,8 +326,21 @@ impl Gateway {
                 self.log(pending, ToolVerdict::Denied, Some(&reason))?;
                 Err(error_of(&reason))
             }
-            None => self.answer(pending, result),
+            None => self.input_wanted(pending, result),
         }
+    }
+
+    /// Passes on what a server wants, with its state signed.
+    fn input_wanted(
+        &self,
+        pending: Pending,
+        result: rmcp::model::InputRequiredResult,
+    ) -> Result<rmcp::model::InputRequiredResult, ErrorData> {
+        let (key, state) = (pending.key(), result.request_state.clone());
+        let mut wanted = self.answer(pending, result)?;
+        // What the server gave, and not what was left of it after cleaning: nobody reads it but the server.
+        wanted.request_state = state.map(|state| self.0.states.sign(&key, &state));
+        Ok(wanted)
     }
 
     /// Logs that a server did not answer, and makes an error of it.
@@ -391,6 +446,16 @@ fn completed(mut result: ServerResult) -> ServerResult {
     };
     kind.get_or_insert(ResultType::COMPLETE);
     result
+}
+
+/// The arguments as a person reads them, with the input that comes with them.
+fn shown(arguments: &Value, responses: Option<&rmcp::model::InputResponses>) -> Value {
+    match responses {
+        Some(responses) if !responses.is_empty() => {
+            json!({"arguments": arguments, "inputResponses": responses})
+        }
+        _ => arguments.clone(),
+    }
 }
 
 /// A refusal as an error of the protocol.

@@ -93,6 +93,12 @@ impl Gateway {
     }
 }
 
+impl crate::http::HttpServer for Gateway {
+    async fn knows_its_tools(&self) {
+        self.running(Era::Stateless).await;
+    }
+}
+
 impl ServerHandler for Gateway {
     fn get_info(&self) -> ServerConfig {
         let running = self.0.handshake.get().or(self.0.stateless.get());
@@ -223,7 +229,7 @@ impl ServerHandler for Gateway {
         let mut params = ReadResourceRequestParams::new(uri);
         if self.may_ask(&upstream.name) {
             params.input_responses = request.input_responses;
-            params.request_state = request.request_state;
+            (pending, params.request_state) = self.state(pending, request.request_state)?;
         }
         // Not beside a call that has leases: the server could use them for this.
         let _shared = upstream.alone.read().await;
@@ -298,7 +304,7 @@ impl ServerHandler for Gateway {
         params.arguments = request.arguments;
         if self.may_ask(&upstream.name) {
             params.input_responses = request.input_responses;
-            params.request_state = request.request_state;
+            (pending, params.request_state) = self.state(pending, request.request_state)?;
         }
         // Not beside a call that has leases: the server could use them for this.
         let _shared = upstream.alone.read().await;

@@ -1,8 +1,8 @@
 //! The cage behind the tools, started with the first call.
 
-use crate::approvals::{Approvals, Waiting};
 use crate::error::McpError;
 use crate::settings::Settings;
+use ironcage_client::{WaitingCall, WaitingCalls};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ pub(super) struct Cage {
     settings: Settings,
     profile: Option<String>,
     policy: Option<PathBuf>,
-    approvals: Approvals,
+    approvals: WaitingCalls,
     /// Its ID, once it runs.
     id: Mutex<Option<String>>,
     /// An apply has the cage alone: what a person approved must not change meanwhile.
@@ -53,7 +53,7 @@ impl Cage {
         policy: Option<PathBuf>,
     ) -> Result<Self, McpError> {
         Ok(Cage {
-            approvals: Approvals::open(&settings)?,
+            approvals: settings.calls()?,
             settings,
             profile,
             policy,
@@ -93,8 +93,8 @@ impl Cage {
         Ok(id)
     }
 
-    pub(super) fn approved(&self, waiting: Waiting) -> Result<Option<bool>, McpError> {
-        self.approvals.ask(waiting)
+    pub(super) fn approved(&self, waiting: WaitingCall) -> Result<Option<bool>, McpError> {
+        Ok(self.approvals.ask(waiting)?)
     }
 
     pub(super) fn workspace(&self) -> &std::path::Path {

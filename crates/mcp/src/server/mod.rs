@@ -5,9 +5,11 @@ mod cage;
 mod tools;
 
 use crate::error::McpError;
+use crate::http::{self, HttpServer};
 use crate::lines::Lines;
 use crate::settings::Settings;
 use cage::Cage;
+use ironcage_command::mcp::Listen;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig,
@@ -24,6 +26,11 @@ has a code: explain_denial says what would allow it, request_permission asks the
 #[derive(Clone)]
 struct Server {
     cage: Arc<Cage>,
+}
+
+impl HttpServer for Server {
+    /// They are always the same.
+    async fn knows_its_tools(&self) {}
 }
 
 impl ServerHandler for Server {
@@ -62,22 +69,30 @@ pub(crate) async fn run(
     settings: Settings,
     profile: Option<String>,
     policy: Option<PathBuf>,
+    listen: Listen,
 ) -> Result<(), McpError> {
     let cage = Arc::new(Cage::new(settings, profile, policy)?);
     let server = Server { cage: cage.clone() };
+    let served = match listen.listen {
+        Some(address) => http::serve(server, address, &listen).await,
+        None => stdio(server).await,
+    };
+    let stopped = cage.stop().await;
+    served.and(stopped)
+}
+
+async fn stdio(server: Server) -> Result<(), McpError> {
     let transport = Lines::of_client(tokio::io::stdin(), tokio::io::stdout());
-    let served = match server.serve(transport).await {
+    match server.serve(transport).await {
         Ok(service) => {
             tokio::select! {
                 ended = service.waiting() => {
                     ended.map(drop).map_err(|error| McpError::Client(error.to_string()))
                 }
-                () = crate::http::asked_to_end() => Ok(()),
+                () = http::asked_to_end() => Ok(()),
             }
         }
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(error) => Err(McpError::Client(error.to_string())),
-    };
-    let stopped = cage.stop().await;
-    served.and(stopped)
+    }
 }

@@ -1,9 +1,9 @@
 //! The tools: what each takes, and the command of Ironcage that carries it out.
 
 use super::cage::{Cage, Output};
-use crate::approvals::Waiting;
 use crate::error::McpError;
 use crate::settings::hex;
+use ironcage_client::WaitingCall;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
@@ -412,13 +412,14 @@ async fn apply(cage: &Cage) -> Result<CallToolResult, McpError> {
             ),
         ));
     }
-    let waiting = Waiting {
+    let waiting = WaitingCall {
         number: 0,
         server: "ironcage".to_owned(),
         tool: "apply_change".to_owned(),
         digest: hex(format!("apply {} {}", bytes.digest, diff.digest).as_bytes()),
         arguments: json!({"change": diff.unchanged}),
         reason: "apply the pending change to the real files".to_owned(),
+        workspace: cage.workspace().to_owned(),
         allowed: None,
     };
     match cage.approved(waiting)? {

@@ -6,6 +6,7 @@ use crate::completion::pending_requests;
 use crate::error::{CliError, CommandResult};
 use crate::pending_request;
 use crate::render::request::answered_together;
+use crate::tool_calls;
 use ironcage_client::approve;
 use ironcage_control::ApproveRequest;
 use ironcage_model::{LeaseOutcome, Printable, Resource, Term};
@@ -15,10 +16,11 @@ use ironcage_policy::TimeLimit;
 ///
 /// The cage gets a lease for the requested time, or --for. The lease opens the file or directory
 /// that was requested, even if something else has taken its name since. If one command requested
-/// several things, the answer is for all of them.
+/// several things, the answer is for all of them. A tool call that waits at the MCP gateway
+/// (mcp:NUMBER) is made once, with the arguments that the list shows.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// CAGE/NUMBER, as `ironcage request list` shows it
+    /// CAGE/NUMBER or mcp:NUMBER, as `ironcage request list` shows it
     #[arg(value_name = "REQUEST", add = pending_requests())]
     request: String,
     /// Duration of the lease, for example 30s or 10m; `none` is as long as the policy allows
@@ -37,6 +39,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(number) = tool_calls::number(&args.request)? {
+        if args.time.is_some() || args.always || args.once {
+            let title = "cannot approve a tool call for a time or always: it is made once";
+            return Err(CliError::new(title).hint("approve it without the flag"));
+        }
+        return tool_calls::answer(number, true, args.json);
+    }
     let found = pending_request::find_of_cage(&args.request)?;
     let question = &found.described.question;
     if let Resource::Key { .. } = &question.resource

@@ -3,7 +3,7 @@
 use crate::completion::pending_requests;
 use crate::error::CommandResult;
 use crate::render::request::answered_together;
-use crate::{cages, pending_request};
+use crate::{cages, pending_request, tool_calls};
 use ironcage_client::deny;
 
 /// Deny a permission request of a running cage
@@ -13,7 +13,7 @@ use ironcage_client::deny;
 /// things, the answer is for all of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// CAGE/NUMBER, or the number alone if only one cage has such a request
+    /// CAGE/NUMBER or mcp:NUMBER, or the number alone if only one cage has such a request
     #[arg(value_name = "REQUEST", add = pending_requests())]
     request: String,
     /// Reason, for the requester and the audit log
@@ -22,6 +22,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    if let Some(number) = tool_calls::number(&args.request)? {
+        return tool_calls::answer(number, false, false);
+    }
     let found = pending_request::find(&args.request)?;
     let number = found.described.question.number;
     deny(&found.connect()?, number, args.reason).map_err(cages::client_error)?;

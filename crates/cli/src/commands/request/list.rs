@@ -5,6 +5,7 @@ use crate::error::{CliError, CommandResult};
 use crate::json;
 use crate::pending_request::{self, ListedRequest};
 use crate::render::request;
+use crate::tool_calls;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +16,8 @@ const PACE: Duration = Duration::from_millis(500);
 /// List pending permission requests
 ///
 /// `ironcage approve CAGE/NUMBER` and `ironcage deny CAGE/NUMBER` answer a request. The needs of one
-/// command are one entry with one answer. Reason and command come from the agent: do not trust them.
+/// command are one entry with one answer. A tool call at the MCP gateway is mcp:NUMBER. Reason,
+/// command and arguments come from the agent: do not trust them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Cage ID, unique ID prefix, or name [default: all running cages]
@@ -31,6 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let mut shown = BTreeSet::new();
+    let mut calls = BTreeSet::new();
     loop {
         let list = pending_request::list(args.id.as_deref())?;
         for one in &list {
@@ -50,8 +53,22 @@ pub(crate) fn run(args: Args) -> CommandResult {
                 anstream::println!("{}", request::entry(one));
             }
         }
+        // Calls belong to no cage.
+        let waiting = match &args.id {
+            None => tool_calls::pending()?,
+            Some(_) => Vec::new(),
+        };
+        for call in &waiting {
+            if !calls.insert(call.number) {
+                continue;
+            }
+            match args.json {
+                true => anstream::println!("{}", tool_calls::in_json(call)?),
+                false => anstream::println!("{}", tool_calls::entry(call)),
+            }
+        }
         if !args.follow {
-            if list.is_empty() && !args.json {
+            if list.is_empty() && waiting.is_empty() && !args.json {
                 anstream::println!("no pending requests");
             }
             return Ok(0);
