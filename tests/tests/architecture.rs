@@ -503,6 +503,46 @@ fn every_file_of_end_to_end_tests_is_run() {
     assert!(named("architecture") && !named("no_such_file"));
 }
 
+/// The first lines of blocks in comments that rustdoc would run as tests.
+fn runnable_examples(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim_start) {
+        let comment = line
+            .strip_prefix("//!")
+            .or_else(|| line.strip_prefix("///"));
+        let Some(fence) = comment
+            .map(str::trim)
+            .and_then(|rest| rest.strip_prefix("```"))
+        else {
+            continue;
+        };
+        inside = !inside;
+        if inside && ["", "rust", "no_run", "should_panic"].contains(&fence) {
+            found.push(line);
+        }
+    }
+    found
+}
+
+#[test]
+fn no_comment_has_an_example_that_nothing_runs() {
+    // scripts/test runs no examples in comments: there are none.
+    let fence = "`".repeat(3);
+    let block = |kind: &str| format!("/// {fence}{kind}\n/// x\n/// {fence}\n");
+    assert_eq!(runnable_examples(&block("text")), [""; 0]);
+    assert_eq!(runnable_examples(&block("")).len(), 1);
+    for file in tracked(&["crates/*.rs", "backends/*.rs"]) {
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        let found = runnable_examples(&text);
+        assert!(
+            found.is_empty(),
+            "{}: mark the block as text: {found:?}",
+            file.display()
+        );
+    }
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     // Put together here, so that this file does not contain the words.

@@ -8,8 +8,6 @@ use ironcage_control::{Reply, Request};
 use ironcage_model::CageId;
 use ironcage_workspace::{Change, Store};
 
-/// The code of an error about a cage that is not running.
-
 /// Every cage of this user.
 pub(crate) fn all() -> Result<Cages, CliError> {
     Cages::of_user().map_err(client_error)
