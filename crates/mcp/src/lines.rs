@@ -17,6 +17,24 @@ use tokio::sync::Mutex;
 /// Longest line. A result may be as long as the policy allows, and the policy allows less.
 pub(crate) const LONGEST: usize = 64 << 20;
 
+/// Most values of a message. Each takes many times the memory of its text: a long line of `1,1,1` would take gigabytes.
+const MOST_VALUES: usize = 2 << 20;
+
+/// How many values a message can have: separators and brackets that are not within text.
+fn values(line: &[u8]) -> usize {
+    let (mut within_text, mut escaped, mut found) = (false, false, 0);
+    for byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if within_text => escaped = true,
+            b'"' => within_text = !within_text,
+            b',' | b'[' | b'{' if !within_text => found += 1,
+            _ => {}
+        }
+    }
+    found
+}
+
 pub(crate) struct Lines<R, W> {
     reader: BufReader<R>,
     line: Vec<u8>,
@@ -78,6 +96,12 @@ async fn write<W: AsyncWrite + Unpin>(writer: &Mutex<Option<W>>, line: &[u8]) ->
 
 /// A message, or the error and the ID of the message that it answers.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, (ErrorData, Value)> {
+    // A short one has few.
+    if line.len() > MOST_VALUES && values(line) > MOST_VALUES {
+        let text = "the message has too many values";
+        let error = ErrorData::new(ErrorCode::INVALID_REQUEST, text, None);
+        return Err((error, Value::Null));
+    }
     let value = ironcage_tools::json::read(line).map_err(|error| {
         let reason = ironcage_model::ToolReason::MessageAmbiguous {
             error: error.to_string(),
@@ -189,5 +213,23 @@ pub(crate) async fn echo(name: String, mut stream: impl AsyncBufRead + Unpin) {
         let text = ironcage_tools::one_line(text.trim_end_matches(['\n', '\r']));
         let text: String = text.chars().take(1000).collect();
         anstream::eprintln!("[{name}] {text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_too_many_values_is_not_parsed_and_one_of_much_text_is() {
+        let message = |inner: &str| format!("{{\"id\":1,\"text\":{inner}}}").into_bytes();
+        let text = message(&format!("\"{}\\\"\"", "a,[{".repeat(MOST_VALUES)));
+        assert_eq!(values(&text), 2);
+        assert!(parse::<Value>(&text).is_ok());
+        let list = message(&format!("[{}1]", "1,".repeat(MOST_VALUES)));
+        assert_eq!(values(&list), MOST_VALUES + 3);
+        let (error, _) = parse::<Value>(&list).unwrap_err();
+        assert_eq!(error.code, ErrorCode::INVALID_REQUEST);
+        assert!(parse::<Value>(&message("[1,1]")).is_ok());
     }
 }

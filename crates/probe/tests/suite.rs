@@ -104,6 +104,7 @@ fn without_a_sandbox_every_class_gets_through() -> Outcome {
         "PS-07a", "RS-03m", "RS-04m", // Keys in agents, and upstream proxies.
         "KA-01", "KA-02", "KA-03", "KA-04", "NE-28", "NE-29", // Servers of tools.
         "TO-01", "TO-02", "TO-03", "TO-04", "TO-05", "TO-06", "TO-07", "TO-08", "TO-09", "TO-10",
+        "TO-11",
     ];
     let surfaces = ["SY-19", "SY-20", "SE-04", "TT-02"];
     let names: Vec<&str> = effects.iter().chain(&surfaces).copied().collect();
