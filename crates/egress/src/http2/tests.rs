@@ -424,7 +424,7 @@ async fn taken(flood: fn(u32) -> Vec<u8>, most: usize) -> usize {
 
 #[test]
 fn floods_of_frames_are_not_taken_without_end() {
-    const MOST: usize = 4 << 20;
+    let most = 4 << 20;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -450,8 +450,8 @@ fn floods_of_frames_are_not_taken_without_end() {
         ("pings", |_| frame(6, 0, 0, &[0; 8])),
     ];
     for (name, flood) in floods {
-        let taken = LocalSet::new().block_on(&runtime, taken(flood, MOST));
-        assert!(taken < MOST, "{name}: {taken}");
+        let taken = LocalSet::new().block_on(&runtime, taken(flood, most));
+        assert!(taken < most, "{name}: {taken}");
     }
     // Data that a window allows is no flood.
     let allowed = LocalSet::new().block_on(

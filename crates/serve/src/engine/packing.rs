@@ -1,5 +1,5 @@
-//! What the snapshots of a project use while others of it are being written: an archive counts with its
-//! first byte, and not once it is stored.
+//! The count and the bytes of snapshots of a project while others of it are being written: an archive
+//! counts with its first byte, and not once it is stored.
 
 use crate::error::{ApiError, ApiResult, Code};
 use std::collections::HashMap;
