@@ -87,6 +87,44 @@ either! {
         assert!(!works.stderr.contains("to read it"), "{works:?}");
     }
 
+    fn a_file_that_is_gone_with_the_cage_is_named_with_the_flag_that_keeps_it(stage) {
+        let results = stage.home().join("results");
+        stage.sh_outside("mkdir ~/results").ok();
+        let file = results.join("sums");
+        let run = |flags: &[&str], script: &str| {
+            ironcage(stage, &[&["run"], flags, &["--", "sh", "-c", script]].concat()).ok()
+        };
+        let script = format!("mkdir -p {0}; echo 3 > {0}/sums; cat {0}/sums", results.display());
+        let lost = run(&[], &script);
+        let words = format!("{} is gone with the cage; to write the host's:", file.display());
+        let flags: Vec<&str> = flags_after(&lost.stderr, &words).split(' ').collect();
+        let kept = run(&flags, &script);
+        assert!(!kept.stderr.contains("is gone"), "{kept:?}");
+        assert!(!file.exists(), "copy-on-write, as the workspace is");
+        ironcage(stage, &["apply"]).ok();
+        assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("3\n"));
+        // Where the host has no directory for it, and where nobody expects it to stay.
+        let own = run(&[], "mkdir ~/own; echo 4 > ~/own/four; echo 4 > ~/four");
+        assert!(own.stderr.contains("four is gone with the cage; to keep it, write it below the workspace"), "{own:?}");
+        let flags: Vec<&str> = flags_after(&own.stderr, "own/four is gone with the cage; to keep it for the next run:").split(' ').collect();
+        let kept = run(&flags, "echo 4 > ~/own/four");
+        assert!(!kept.stderr.contains("is gone"), "{kept:?}");
+        assert_eq!(run(&flags, "cat ~/own/four").stdout(), "4\n");
+        let elsewhere = run(&[], "echo 5 > /tmp/five; echo 5 > five; mkdir -p ~/.cache; echo 5 > ~/.cache/five");
+        assert!(!elsewhere.stderr.contains("is gone"), "{elsewhere:?}");
+    }
+
+    fn an_mcp_server_at_a_terminal_says_what_it_waits_for(stage) {
+        let Some(screen) = Screen::open(stage) else { return };
+        let binary = ironcage_tests::binary().display();
+        screen.line(&format!("clear; {binary} mcp; echo ended=$?"));
+        screen.shows("ironcage: waiting for an MCP client");
+        screen.keys(&["C-d"]);
+        screen.shows("ended=0");
+        let client = ironcage(stage, &["mcp"]).ok();
+        assert!(!client.stderr.contains("waiting"), "{client:?}");
+    }
+
     fn a_login_that_stays_outside_is_named_with_the_flag_that_uses_it(stage) {
         // Not the agent itself: its name, and where it looks for its login.
         let agent = stage.base().join("agents/claude");

@@ -23,6 +23,7 @@ mod hidden_files;
 mod hidden_sockets;
 mod kept_state;
 mod key_agents;
+mod lost_files;
 mod named_hosts;
 mod offered_login;
 mod output;

@@ -6,14 +6,14 @@
 use crate::cage_flags::CageFlags;
 use crate::error::{CliError, CommandResult};
 use crate::paths;
-use ironcage_command::mcp::Args;
+use ironcage_command::mcp::{Action, Args};
 use ironcage_host::SystemFiles;
 use ironcage_model::Printable;
 use ironcage_programs::Program;
 use ironcage_sys::rustix::fs::{MemfdFlags, memfd_create};
 use ironcage_sys::rustix::io::{FdFlags, fcntl_setfd};
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{IsTerminal as _, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -41,12 +41,28 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         command.arg("--rules").arg(file.as_raw_fd().to_string());
         handed_over = Some(file);
     }
+    if let Some(words) = server_on_streams(args)
+        && std::io::stdin().is_terminal()
+    {
+        anstream::eprintln!(
+            "ironcage: waiting for an MCP client on standard input; `claude mcp add NAME -- ironcage {words}` adds this to an agent, Ctrl-D ends it"
+        );
+    }
     let error = command.args(std::env::args_os().skip(1)).exec();
     drop(handed_over);
     Err(CliError::new(format!(
         "cannot execute {}: {error}",
         program.display()
     )))
+}
+
+/// The words of a command that serves a client on its standard streams, which nobody types.
+fn server_on_streams(args: &Args) -> Option<&'static str> {
+    match &args.command {
+        None => Some("mcp"),
+        Some(Action::Gateway(gateway)) if gateway.listen.is_none() => Some("mcp gateway"),
+        Some(_) => None,
+    }
 }
 
 /// The rules for tools of the policy here, in a file without a name.

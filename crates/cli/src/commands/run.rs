@@ -5,7 +5,7 @@ use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
 use crate::named_hosts::NamedHosts;
 use crate::render::{denial, denied_calls};
-use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, paths};
+use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, lost_files, paths};
 use ironcage_backend::StartError;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
@@ -230,6 +230,9 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         );
         report_model_leases(&finished.outcome.lent);
         report_hidden(&prepared, &finished.outcome)?;
+        for line in lost_files::lines(&prepared.plan, &prepared.home) {
+            anstream::eprintln!("ironcage: {line}");
+        }
     }
     if let Some(mut change) = change {
         if let Some(storage) = &finished.storage {
