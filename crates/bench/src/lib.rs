@@ -42,7 +42,8 @@ use std::path::PathBuf;
 
 pub use calls::{CallsReport, CallsRequest, bench_calls, serve_tools};
 pub use corpus::{
-    AttacksReport, AttacksRequest, CorpusReport, LabelledCorpus, Score, bench_attacks, bench_corpus,
+    AttacksReport, AttacksRequest, CorpusReport, LabelledCorpus, Score, SessionsReport,
+    SessionsRequest, bench_attacks, bench_corpus, bench_sessions,
 };
 pub use error::{ArmError, BenchError};
 pub use exec::{ExecBenchRequest, ExecReport, bench_exec};

@@ -179,3 +179,47 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn values_that_double_with_each_line_stay_short() {
+    let doubled = "x=$x$x\n".repeat(300);
+    for text in [
+        format!("x=a\n{doubled}cat $x\n"),
+        format!(
+            "x=a\n{}cat {}\n",
+            "x=$x$x\n".repeat(15),
+            "$x ".repeat(10_000)
+        ),
+        format!(
+            "x=a\n{}cat {}\n",
+            "x=\"$x$x\"\n".repeat(15),
+            "\"$x\"".repeat(10_000)
+        ),
+        format!(
+            "x=a\n{}sh <<E\n{}\nE\n",
+            "x=$x$x\n".repeat(15),
+            "$x ".repeat(10_000)
+        ),
+        format!(
+            "x=a\n{}y=${{x//a/{}}}\ncat $y\n",
+            "x=$x$x\n".repeat(15),
+            "b".repeat(20_000)
+        ),
+        format!(
+            "f() {{ f \"$@\" \"$@\"; }}\nx=a\n{}f $x $x\n",
+            "x=$x$x\n".repeat(15)
+        ),
+    ] {
+        let needs = read(&text);
+        let longest = needs.reads.iter().map(|path| path.as_os_str().len()).max();
+        assert!(longest.unwrap_or_default() <= 64 * 1024 + 16, "{longest:?}");
+        assert!(
+            needs.may_do_more() || !needs.unknown.is_empty(),
+            "{}",
+            text.len()
+        );
+    }
+    // What is short is known.
+    let needs = read("x=a\nx=$x$x\nx=$x$x\ncat $x\n");
+    assert!(needs.reads.iter().any(|path| path.ends_with("aaaa")) && needs.unknown.is_empty());
+}

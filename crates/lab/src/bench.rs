@@ -108,6 +108,15 @@ pub(crate) fn run(args: Args) -> CommandResult {
             print(&report, json)
         }
         Bench::Intent {
+            corpus: Some(Corpus::Sessions),
+            cases,
+            ..
+        } => {
+            let request = bench::SessionsRequest { ironcage, cases };
+            let report = bench::bench_sessions(&request).map_err(failed)?;
+            print(&report, json)
+        }
+        Bench::Intent {
             corpus: Some(corpus),
             ..
         } => {

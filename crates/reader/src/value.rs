@@ -11,6 +11,9 @@ const MOST_CHOICES: usize = 24;
 /// Longest text that is put together.
 const LONGEST: usize = 64 * 1024;
 
+/// Elements of a list that a program makes longer.
+pub(crate) const MOST_ELEMENTS: usize = 1024;
+
 /// Stands in a text for a part that is not known.
 pub(crate) const HOLE: char = '\u{FFFC}';
 
@@ -157,6 +160,14 @@ impl Piece {
 }
 
 impl Value {
+    /// A list; one that is too long is not known.
+    pub(crate) fn list(elements: Vec<Value>) -> Value {
+        match elements.len() > MOST_ELEMENTS {
+            true => Value::Unknown,
+            false => Value::List(Rc::new(elements)),
+        }
+    }
+
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Value::Text(Piece::new(text))
     }

@@ -206,3 +206,27 @@ fn marks_of_documents_in_strings_and_comments_hide_nothing() {
         assert!(named || is_unknown(&needs), "{open}: {needs:?}");
     }
 }
+
+#[test]
+fn containers_that_hold_themselves_stay_small() {
+    let itself: String = (0..5000).map(|key| format!("d[{key}]=d\n")).collect();
+    python(&format!("d={{}}\n{itself}open(d)\n"));
+    python(&format!(
+        "x=['/a']\n{}open(x[0], 'w')\n",
+        "x.extend(x)\n".repeat(60)
+    ));
+    python(&format!(
+        "x=['/a']\n{}open(x[0], 'w')\n",
+        "x = x + x\n".repeat(60)
+    ));
+    // What no longer fits is not left out in silence.
+    let many: String = (0..1100)
+        .map(|name| format!("x.append('/a/{name}')\n"))
+        .collect();
+    let needs = python(&format!(
+        "x=[]\n{many}for name in x:\n    open(name, 'w')\n"
+    ));
+    assert!(needs.may_do_more(), "{needs:?}");
+    let few = python("x=[]\nx.append('/a/b')\nfor name in x:\n    open(name, 'w')\n");
+    assert!(few.writes.contains(std::path::Path::new("/a/b")), "{few:?}");
+}

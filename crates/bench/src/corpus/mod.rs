@@ -4,10 +4,12 @@
 mod attacks;
 mod redcode;
 mod score;
+mod sessions;
 mod trial;
 
 pub use attacks::{AttacksReport, AttacksRequest, bench_attacks};
 pub use score::Score;
+pub use sessions::{SessionsReport, SessionsRequest, bench_sessions};
 
 use crate::statistics::Summary;
 use crate::verdict::{Target, Verdict};
@@ -95,6 +97,25 @@ fn failed(reason: &dyn fmt::Display) -> BenchError {
 }
 
 impl Case {
+    /// A case with these labels for reads and writes, and for programs.
+    fn new(
+        name: String,
+        command: String,
+        (reads, writes): (Vec<PathBuf>, Vec<PathBuf>),
+        runs: Vec<String>,
+        files: BTreeMap<PathBuf, String>,
+    ) -> Case {
+        Case {
+            name,
+            command,
+            reads,
+            writes,
+            runs,
+            hosts: Vec::new(),
+            files,
+        }
+    }
+
     /// What the reader finds.
     fn read(&self) -> Result<Needs, BenchError> {
         let staged = Staged {

@@ -47,14 +47,14 @@ impl Outcome {
 
 /// What `ironcage report --json` says.
 #[derive(Debug, Deserialize)]
-struct RunReport {
-    authority: RunAuthority,
-    requests: Vec<serde_json::Value>,
+pub(super) struct RunReport {
+    pub(super) authority: RunAuthority,
+    pub(super) requests: Vec<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct RunAuthority {
-    excess_seconds: f64,
+pub(super) struct RunAuthority {
+    pub(super) excess_seconds: f64,
 }
 
 /// The place where cases run.

@@ -30,6 +30,8 @@ pub enum Corpus {
     Second,
     /// The bash cases of RedCode-Exec, in cages, on canaries
     Redcode,
+    /// 300 scripted sessions of agents, half of them with an attack, in cages, on canaries
+    Sessions,
 }
 
 /// A corpus of tool calls.
@@ -148,7 +150,7 @@ pub enum Bench {
             requires = "corpus"
         )]
         corpora: PathBuf,
-        /// Number of cases of `redcode`, spread over all
+        /// Number of cases of `redcode` or `sessions`, spread over all
         #[arg(
             long,
             value_name = "NUMBER",

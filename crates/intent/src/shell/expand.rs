@@ -1,15 +1,36 @@
 //! Expansion of words: what the shell would make of them, as far as the text tells.
 
-use super::walk::{Walk, named};
+use super::LONGEST;
+use super::walk::{MOST_STEPS, Walk, named};
 use super::word::{Draft, Word, ansi_c, braces, quoted};
 use tree_sitter::Node;
 
 /// Words that one word becomes, at most.
 const MOST_WORDS: usize = 64;
 
+/// Bytes of words that count as much as visiting a node.
+const BYTES_OF_A_STEP: usize = 256;
+
 impl<'t> Walk<'_, 't> {
     /// The words that a node becomes. What is executed for it is visited.
     pub(super) fn expand(&mut self, node: Node<'t>) -> Vec<Word> {
+        let words = self.expand_whole(node);
+        self.within_budget(words, node)
+    }
+
+    /// The words, as long as all that were expanded are not too much: a short text can name a long
+    /// value as often as it likes.
+    fn within_budget(&mut self, words: Vec<Word>, node: Node<'t>) -> Vec<Word> {
+        let bytes: usize = words.iter().map(|word| word.known().len()).sum();
+        let steps = u32::try_from(bytes / BYTES_OF_A_STEP).unwrap_or(u32::MAX);
+        self.scope.steps = self.scope.steps.saturating_add(steps);
+        match self.scope.steps > MOST_STEPS {
+            true => vec![Draft::open().finish(self.text(node))],
+            false => words,
+        }
+    }
+
+    fn expand_whole(&mut self, node: Node<'t>) -> Vec<Word> {
         let source = self.text(node).to_owned();
         let simple = matches!(node.kind(), "word" | "concatenation" | "brace_expression");
         let special = source.contains(['\'', '"', '$', '`', '\\']);
@@ -39,7 +60,8 @@ impl<'t> Walk<'_, 't> {
         let source = self.text(node).to_owned();
         let drafts = self.drafts(node, true);
         let words = drafts.into_iter().map(|draft| draft.finish(&source));
-        words.collect()
+        let words = words.collect();
+        self.within_budget(words, node)
     }
 
     /// Words of text with braces.
@@ -98,6 +120,9 @@ impl<'t> Walk<'_, 't> {
                 _ => return None,
             }
             rest = next;
+            if plain.len() > LONGEST {
+                return None;
+            }
         }
         plain.push_str(rest);
         let plain = plain.replace('"', "");
@@ -432,9 +457,13 @@ fn changed(text: &str, operation: &str) -> Option<String> {
                 None => (false, operation.strip_prefix('/')?),
             };
             let (old, new) = rest.split_once('/').unwrap_or((rest, ""));
-            (fixed(old) && !old.is_empty() && !old.starts_with(['#', '%'])).then(|| match all {
-                true => text.replace(old, new),
-                false => text.replacen(old, new, 1),
+            let grows = text.len() / old.len().max(1) * new.len();
+            let short = text.len() + grows <= LONGEST;
+            (fixed(old) && short && !old.is_empty() && !old.starts_with(['#', '%'])).then(|| {
+                match all {
+                    true => text.replace(old, new),
+                    false => text.replacen(old, new, 1),
+                }
             })
         }
     }

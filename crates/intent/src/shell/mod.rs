@@ -20,7 +20,8 @@ use tree_sitter::{ParseOptions, ParseState, Parser};
 
 pub(crate) use word::Word;
 
-/// Longest command that is read, in bytes.
+/// Longest command that is read, in bytes; also the longest word that variables become in it, and
+/// the most that they hold together: `x=$x$x` doubles with each line.
 const LONGEST: usize = 64 * 1024;
 
 /// Pipes and here-documents that are read, in one script.

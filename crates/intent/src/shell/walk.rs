@@ -21,7 +21,7 @@ const DEEPEST: u32 = 120;
 const MOST_ROUNDS: usize = 16;
 
 /// Nodes that are visited, all scripts together.
-const MOST_STEPS: u32 = 50_000;
+pub(super) const MOST_STEPS: u32 = 50_000;
 
 /// What a part of a script runs in, and can change for the parts after it.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! Words of a command: what they are when the shell has expanded them, as far as that is known.
 
+use super::LONGEST;
 use std::collections::BTreeMap;
 
 /// A word after expansion.
@@ -132,6 +133,10 @@ impl Draft {
         if self.open {
             return self.clone();
         }
+        if self.text.len() + next.text.len() > LONGEST {
+            // No path is as long, so that its beginning says nothing.
+            return Draft::open();
+        }
         Draft {
             text: format!("{}{}", self.text, next.text),
             fixed: self
@@ -163,6 +168,13 @@ pub(crate) type VariableValue = Option<Vec<Word>>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Variables {
     held: BTreeMap<String, VariableValue>,
+    /// The bytes of all values.
+    bytes: usize,
+}
+
+fn bytes_of(values: &VariableValue) -> usize {
+    let words = values.iter().flatten();
+    words.map(|word| word.known().len()).sum()
 }
 
 /// Values of one variable that are kept apart.
@@ -192,6 +204,10 @@ impl Variables {
             (values, _) => values,
         };
         let values = values.filter(|values| values.len() <= MOST_VALUES);
+        let others = self.bytes - self.held.get(name).map_or(0, bytes_of);
+        let fits = others + bytes_of(&values) <= LONGEST;
+        let values = values.filter(|_| fits);
+        self.bytes = others + bytes_of(&values);
         self.held.insert(name.to_owned(), values);
     }
 }

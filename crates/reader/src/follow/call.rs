@@ -78,9 +78,7 @@ impl Program<'_> {
                     ("extend", Value::List(added)) => held.extend(added.iter().cloned()),
                     _ => held.push(added.clone()),
                 }
-                if held.len() <= 256 {
-                    frame.set(variable, Value::List(Rc::new(held)), false);
-                }
+                frame.set(variable, Value::list(held), false);
                 return Value::Nothing;
             }
             let made = object

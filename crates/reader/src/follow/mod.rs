@@ -14,7 +14,7 @@ pub(crate) use effect::UNKNOWN_VARIABLE;
 use crate::calls::Known;
 use crate::ir::{Class, Expr, Function, Statement};
 use crate::language::Language;
-use crate::value::{Frame, Piece, Value};
+use crate::value::{Frame, MOST_ELEMENTS, Piece, Value};
 use arguments::Arguments;
 use ironcage_intent::{Code, CodeNeeds, Unsure};
 use std::collections::HashMap;
@@ -296,7 +296,11 @@ impl Program<'_> {
                 {
                     let mut held = held.to_vec();
                     held.push((String::new(), value.clone()));
-                    frame.set(name, Value::Map(Rc::new(held)), false);
+                    let held = match held.len() > MOST_ELEMENTS {
+                        true => Value::Unknown,
+                        false => Value::Map(Rc::new(held)),
+                    };
+                    frame.set(name, held, false);
                 }
             }
             _ => {}
@@ -322,15 +326,15 @@ impl Program<'_> {
                 Value::choice(sums)
             }
             (Value::List(a), Value::List(b)) => {
-                Value::List(Rc::new(a.iter().chain(b.iter()).cloned().collect()))
+                Value::list(a.iter().chain(b.iter()).cloned().collect())
             }
             (Value::List(a), Value::Unknown) => {
                 let unknown = std::iter::once(Value::Unknown);
-                Value::List(Rc::new(a.iter().cloned().chain(unknown).collect()))
+                Value::list(a.iter().cloned().chain(unknown).collect())
             }
             (Value::Unknown, Value::List(b)) => {
                 let unknown = std::iter::once(Value::Unknown);
-                Value::List(Rc::new(unknown.chain(b.iter().cloned()).collect()))
+                Value::list(unknown.chain(b.iter().cloned()).collect())
             }
             _ => first.join(second, Piece::then),
         }
