@@ -107,6 +107,7 @@ mod service_hostile;
 mod service_limits;
 mod service_listen;
 mod service_snapshots;
+mod service_usage;
 mod service_warm;
 mod service_webhooks;
 mod setup;

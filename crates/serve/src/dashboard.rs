@@ -75,7 +75,6 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         )
         .route("/dashboard/cages", get(overview::cages))
         .route("/dashboard/cages/{id}/diff", get(diff::diff))
-        .layer(axum::Extension(overview::Traffics::default()))
 }
 
 /// A tag that changes with the file.

@@ -26,6 +26,8 @@ mod router;
 mod signals;
 mod store;
 mod tls;
+mod traffic;
+mod usage;
 mod webhooks;
 
 fn main() -> std::process::ExitCode {

@@ -410,6 +410,7 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
         tokio::spawn(std::sync::Arc::clone(&engine).keep_time());
         tokio::spawn(std::sync::Arc::clone(&engine).keep_warm());
         tokio::spawn(std::sync::Arc::clone(&engine).deliver_webhooks());
+        tokio::spawn(std::sync::Arc::clone(&engine).keep_usage());
         let router = router::router(std::sync::Arc::clone(&engine));
         let end = async {
             ended().await;

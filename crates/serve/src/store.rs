@@ -4,8 +4,10 @@
 //! finds the cage by the name that it was given (ADR 56).
 
 mod deliveries;
+mod usage;
 
 pub(crate) use deliveries::{Delivery, WaitingDelivery, WebhookState};
+pub(crate) use usage::{UsageRecord, UsageSample, UsedAmounts};
 
 use crate::api::types::{CreateCage, OnTimeout};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -200,6 +202,7 @@ impl Store {
         write.open_table(TEMPLATES).map_err(using)?;
         write.open_table(WARM).map_err(using)?;
         deliveries::open(&write)?;
+        usage::open(&write)?;
         write.commit().map_err(using)?;
         Ok(Store(database))
     }

@@ -11,6 +11,7 @@ mod processes;
 mod snapshots;
 mod streams;
 pub(crate) mod types;
+mod usage;
 mod webhooks;
 
 pub(crate) use auth::Caller;
@@ -96,6 +97,7 @@ use utoipa::{Modify, OpenApi};
         snapshots::list_snapshots,
         snapshots::get_snapshot,
         snapshots::delete_snapshot,
+        usage::project_usage,
         webhooks::create_webhook,
         webhooks::list_webhooks,
         webhooks::get_webhook,
@@ -242,6 +244,7 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/v1/snapshots/{snapshot}",
             get(snapshots::get_snapshot).delete(snapshots::delete_snapshot),
         )
+        .route("/v1/usage", get(usage::project_usage))
         .route(
             "/v1/webhooks",
             get(webhooks::list_webhooks).post(webhooks::create_webhook),

@@ -5,16 +5,12 @@ use crate::api::{Caller, Query};
 use crate::engine::{Engine, Entry};
 use crate::error::ApiResult;
 use crate::keys::Scope;
-use axum::Extension;
+use crate::traffic::{TrafficSums, Traffics};
 use axum::extract::State;
 use futures_util::StreamExt;
-use ironcage_audit::{LogPlace, Tail};
 use ironcage_client::Cages;
-use ironcage_model::{EventKind, NetworkVerdict, Traffic};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Cages of one answer.
 const MOST: usize = 200;
@@ -53,70 +49,6 @@ struct CageOverview {
     network: TrafficSums,
 }
 
-/// Connections of a cage and their bytes, as its audit log has them: the proxy sums up for some seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-struct TrafficSums {
-    connections: u64,
-    denied: u64,
-    sent: u64,
-    received: u64,
-}
-
-impl TrafficSums {
-    fn add(&mut self, traffic: &Traffic) {
-        let count = match traffic.verdict {
-            NetworkVerdict::Allowed => &mut self.connections,
-            NetworkVerdict::Denied => &mut self.denied,
-        };
-        *count = count.saturating_add(traffic.connections);
-        self.sent = self.sent.saturating_add(traffic.sent);
-        self.received = self.received.saturating_add(traffic.received);
-    }
-}
-
-/// Lines of a log that are held at once.
-const BATCH: usize = 64;
-
-/// The sums of cages, as far as their logs were read.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Traffics(Arc<Mutex<HashMap<String, (LogPlace, TrafficSums)>>>);
-
-impl Traffics {
-    /// The sums of one cage. Its log is read on from where the last look ended.
-    fn of(&self, id: &str, log: &Path) -> TrafficSums {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a log, or one that cannot be read, nothing is known to have gone out; the page of the
-        // cage, which reads the log too, says why.
-        let (place, sums) = lock().get(id).copied().unwrap_or_default();
-        let (place, sums) = add_lines(log, place, sums);
-        lock().insert(id.to_owned(), (place, sums));
-        sums
-    }
-
-    /// Forgets cages that the service has forgotten.
-    fn forget(&self, engine: &Engine) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|id, _| engine.any_cage(id).is_some());
-    }
-}
-
-/// Adds the lines of a log after a place.
-fn add_lines(log: &Path, place: LogPlace, mut sums: TrafficSums) -> (LogPlace, TrafficSums) {
-    let Ok(mut tail) = Tail::open_at(log, place) else {
-        return (place, sums);
-    };
-    while let Ok(lines) = tail.next_lines(BATCH)
-        && !lines.is_empty()
-    {
-        for line in lines.iter().flatten() {
-            if let EventKind::Network(traffic) = &line.event.kind {
-                sums.add(traffic);
-            }
-        }
-    }
-    (tail.place(), sums)
-}
-
 fn matches(cage: &Cage, project: &str, find: &str) -> bool {
     let from = [&cage.profile, &cage.directory, &cage.image, &cage.template];
     let mut texts = [Some(&cage.id)].into_iter().chain(from.map(Option::as_ref));
@@ -134,12 +66,11 @@ fn matches(cage: &Cage, project: &str, find: &str) -> bool {
 pub(super) async fn cages(
     caller: Caller,
     State(engine): State<Arc<Engine>>,
-    Extension(traffics): Extension<Traffics>,
     Query(query): Query<CagesQuery>,
 ) -> ApiResult<axum::Json<Overview>> {
     caller.needs(Scope::Read)?;
     let seen = engine.list(&caller.key);
-    traffics.forget(&engine);
+    let traffics = engine.traffics.clone();
     let find = query.find.unwrap_or_default();
     let mut found: Vec<(Arc<Entry>, Cage, String)> = seen
         .into_iter()

@@ -238,6 +238,7 @@ impl Engine {
     /// Brings a new cage into the table.
     pub(super) fn enter(self: &Arc<Self>, entry: &Arc<Entry>, event: CageEvent) {
         self.insert(entry);
+        self.begin_usage(entry);
         self.tell(event);
         self.watch(entry);
     }

@@ -48,9 +48,11 @@ impl Engine {
         let deleted = tokio::spawn(async move {
             let _turn = entry.turn.lock().await;
             if entry.state() != CageState::Ended {
+                engine.sample_usage(&entry).await;
                 let id = entry.id.clone();
                 blocking(move || stop(&id)).await?;
             }
+            engine.finish_usage(&entry).await;
             entry.let_go();
             engine.change(&entry, |record| {
                 record
@@ -95,6 +97,7 @@ impl Engine {
         let id = entry.id.clone();
         let how = blocking(move || Ok(ending_text(&Cages::of_user()?, &id))).await;
         let how = how.unwrap_or_else(|error| error.message);
+        self.finish_usage(entry).await;
         entry.let_go();
         // Without a store the end is noticed again after a restart.
         let _ = self.change(entry, |record| {

@@ -13,6 +13,7 @@ mod recover;
 mod snapshots;
 mod template;
 mod templates;
+mod usage;
 mod warm;
 mod words;
 
@@ -35,6 +36,8 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::projects::Projects;
 use crate::store::{CageRecord, Delivery, E2bState, Store, StoreError};
+use crate::traffic::Traffics;
+use crate::usage::UsageBook;
 use crate::webhooks::{Deliveries, Webhooks};
 use ironcage_client::Cages;
 use ironcage_command::serve::WarmCages;
@@ -84,6 +87,8 @@ pub(crate) struct Engine {
     pub(crate) projects: Projects,
     pub(crate) webhooks: Webhooks,
     pub(crate) deliveries: Deliveries,
+    pub(crate) traffics: Traffics,
+    pub(crate) usage: UsageBook,
     pub(crate) store: Store,
     cages: RwLock<HashMap<String, Arc<Entry>>>,
     /// Cages that are being created.
@@ -214,6 +219,8 @@ impl Engine {
             projects: Projects::in_data(&settings.data),
             webhooks: Webhooks::in_data(&settings.data),
             deliveries: Deliveries::default(),
+            traffics: Traffics::default(),
+            usage: UsageBook::default(),
             limits: Limits::new(settings.rate),
             command_line: CommandLine::new(settings.ironcage.clone()),
             warm: warm::WarmPools::new(&settings),

@@ -1,6 +1,7 @@
 //! The table after a restart: what the store remembers, and what of it still runs.
 
 use super::{Engine, blocking, life};
+use crate::api::types::CageState;
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::ApiResult;
@@ -16,12 +17,14 @@ const START: u64 = 180_000_000;
 impl Engine {
     /// Finds the cages of the store again.
     pub(crate) async fn recover(self: &Arc<Self>) -> ApiResult<()> {
+        self.load_usage()?;
         for record in self.store.cages().map_err(super::store_error)? {
             if let Some(id) = record.id.as_ref().and_then(|id| id.parse::<CageId>().ok()) {
                 self.find_again(record, id).await?;
             }
         }
         self.finish_creations().await;
+        self.close_lost_usage()?;
         self.sweep_snapshots()?;
         self.sweep_webhooks()?;
         self.finish_warm().await;
@@ -38,6 +41,9 @@ impl Engine {
         }
         let entry = self.entry(record, id, daemon);
         self.insert(&entry);
+        if entry.state() != CageState::Ended {
+            self.begin_usage(&entry);
+        }
         self.watch(&entry);
         Ok(())
     }
