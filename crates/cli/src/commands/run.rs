@@ -185,7 +185,12 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         told.borrow_mut().push(line.clone());
         Some(line)
     };
+    let idle_step = || {
+        let change = change.as_ref();
+        change.is_some_and(change::OpenChange::remove_emptied)
+    };
     let job = Job {
+        idle_step: Some(&idle_step),
         child_spawner: Some(&make_child),
         permanent: Some(&approved_rule::make_permanent),
         parent: None,
