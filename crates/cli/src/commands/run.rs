@@ -71,18 +71,25 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Parses `[-q] -- COMMAND` without clap: describing sixty flags to it takes longer than
-    /// mounting a cage's devices. `None` for anything else.
+    /// Parses `[-q] [--workspace-mode MODE] -- COMMAND` without clap: describing sixty flags to it takes
+    /// longer than mounting a cage's devices. `None` for anything else.
     pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
         let end = words.iter().position(|word| word == "--")?;
         let (flags, rest) = words.split_at(end);
         let command = rest.get(1..).filter(|command| !command.is_empty())?;
-        let quiet = match flags {
-            [] => false,
-            [word] if word == "-q" || word == "--quiet" => true,
-            _ => return None,
-        };
-        Some(Args::of(CageFlags::default(), command.to_vec(), quiet))
+        let (mut quiet, mut mode) = (false, None);
+        let mut flags = flags.iter();
+        while let Some(flag) = flags.next() {
+            match flag.to_str()? {
+                "-q" | "--quiet" if !quiet => quiet = true,
+                "--workspace-mode" if mode.is_none() => {
+                    mode = Some(flags.next()?.to_str()?.parse().ok()?);
+                }
+                _ => return None,
+            }
+        }
+        let flags = CageFlags::in_mode(mode);
+        Some(Args::of(flags, command.to_vec(), quiet))
     }
 }
 
