@@ -9,9 +9,10 @@ use ironcage_model::CageId;
 use ironcage_plan::{CHANGE, ChangeBinding, ChangeLayer, ChangePlace, Overlaid, Plan, ViewOp};
 use ironcage_policy::{Policy, WorkspaceMode};
 use ironcage_workspace::{
-    ApplyOptions, Change, Draft, HowMoved, LayerRequest, LayerRole, Lock, Selection, Store,
-    WorkspaceError, take_owners_rights,
+    ApplyOptions, Change, Draft, Emptied, HowMoved, LayerRequest, LayerRole, Lock, Selection,
+    Store, WorkspaceError, take_owners_rights,
 };
+use std::cell::RefCell;
 use std::io::{BufRead as _, IsTerminal as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -156,6 +157,7 @@ impl ChangeChoice {
                     store.put_beside(&mut change, first).map_err(change_error)?;
                 }
                 Ok(Some(OpenChange {
+                    emptied: RefCell::new(store.emptied()),
                     store,
                     change,
                     origin: match beside {
@@ -185,6 +187,7 @@ impl ChangeChoice {
                 change.allow(allowed).map_err(change_error)?;
                 lock.share();
                 Ok(Some(OpenChange {
+                    emptied: RefCell::new(store.emptied()),
                     store,
                     change,
                     origin: ChangeOrigin::Continued,
@@ -270,6 +273,8 @@ pub(crate) struct OpenChange {
     change: Change,
     origin: ChangeOrigin,
     lock: Lock,
+    /// Empty directories of earlier runs.
+    emptied: RefCell<Emptied>,
 }
 
 #[derive(Debug)]
@@ -303,6 +308,11 @@ pub(crate) struct RunEnd {
 impl OpenChange {
     pub(crate) fn id(&self) -> String {
         self.change.id().to_string()
+    }
+
+    /// Removes a part of what earlier runs have left empty. Returns whether there is more.
+    pub(crate) fn remove_emptied(&self) -> bool {
+        self.emptied.borrow_mut().step()
     }
 
     /// Reports what the cage starts with, if that is not only the real files.
@@ -500,9 +510,15 @@ impl OpenChange {
             change,
             lock,
             origin,
+            emptied,
         } = self;
         let removed = match found {
-            ChangeContent::Nothing => store.remove_unused(&change),
+            ChangeContent::Nothing => {
+                // In one of an earlier run there may be more than empty directories.
+                let mut emptied = emptied.into_inner();
+                let begun = !matches!(origin, ChangeOrigin::Continued);
+                store.remove_unused(&change, begun.then_some(&mut emptied))
+            }
             ChangeContent::Something => store.remove_locked(&change),
         };
         removed.map_err(change_error)?;

@@ -55,6 +55,7 @@ impl ChildSpawner<'_> {
         let policy = &prepared.resolved.policy;
         let job = Job {
             denial_line: None,
+            idle_step: None,
             permanent: None,
             plan: &prepared.plan,
             workspace_mode: policy.workspace_mode.value.name(),

@@ -174,7 +174,15 @@ mod tests {
 
     #[test]
     fn a_plain_command_line_parses_to_the_same_with_and_without_clap() {
-        for line in ["-- true", "-q -- sh -c x", "--quiet -- a -q --", "-- --"] {
+        for line in [
+            "-- true",
+            "-q -- sh -c x",
+            "--quiet -- a -q --",
+            "-- --",
+            "--workspace-mode direct -- true",
+            "-q --workspace-mode read-only -- sh --workspace-mode cow",
+            "--workspace-mode cow --quiet -- true",
+        ] {
             let plain = commands::run::Args::plain(&words(line)).map(Command::Run);
             let plain = plain.map(|command| format!("{command:?}"));
             assert_eq!(plain, Some(parsed("run", line).unwrap()), "{line}");
@@ -188,7 +196,18 @@ mod tests {
 
     #[test]
     fn anything_else_is_left_to_clap() {
-        for line in ["--", "true", "-q", "-q -q -- true", "-d -- true", "x -- y"] {
+        for line in [
+            "--",
+            "true",
+            "-q",
+            "-q -q -- true",
+            "-d -- true",
+            "x -- y",
+            "--workspace-mode -- true",
+            "--workspace-mode none -- true",
+            "--workspace-mode cow --workspace-mode cow -- true",
+            "--workspace-mode=cow -- true",
+        ] {
             assert!(commands::run::Args::plain(&words(line)).is_none(), "{line}");
         }
         for line in ["-- true", "web --", "-i web -- true", "a b -- true", "web"] {

@@ -44,6 +44,8 @@ struct OverlayFds {
     /// The mount that the last two are on, where owners are mapped. Then the lower one is a mount
     /// of its own, too.
     change: Option<OwnedFd>,
+    /// Directories of the caller's own tree that the lower mount and the change's were cloned from.
+    origins: Option<(OwnedFd, OwnedFd)>,
 }
 
 /// Where the two directories of a layer that is written are.
@@ -89,9 +91,20 @@ impl View<'_> {
             upper,
             work,
             change,
+            origins,
         } = opened;
-        for spent in [lower, upper, work].into_iter().chain(change) {
+        for spent in [upper, work] {
             self.spend(spent);
+        }
+        match (change, origins) {
+            (Some(change), Some((below_lower, below_change))) => {
+                self.leave_behind(lower, below_lower);
+                self.leave_behind(change, below_change);
+            }
+            (change, _) => {
+                let spent = [lower].into_iter().chain(change);
+                spent.for_each(|spent| self.spend(spent));
+            }
         }
         Ok(made)
     }
@@ -158,12 +171,10 @@ impl View<'_> {
                 tree
             }
         };
-        self.spend(real);
         // Upper and work must be on one mount. They are opened before the owners are mapped:
         // their parent is Ironcage's, and through the map nobody may search it.
         let handle = self.open_at(place, of)?;
         let change = clone_tree(handle.as_fd(), false, place)?;
-        self.spend(handle);
         let below = |name: &std::ffi::OsStr| {
             doing(open_below(change.as_fd(), Path::new(name)), || {
                 format!("open {}", shown(&place.join(name)))
@@ -176,6 +187,15 @@ impl View<'_> {
             upper,
             work,
             change: Some(change),
+            origins: match of {
+                Place::Host => Some((real, handle)),
+                // That place is in the cage's own tree, in which nothing may be left.
+                Place::Memory => {
+                    self.spend(real);
+                    self.spend(handle);
+                    None
+                }
+            },
         })
     }
 
@@ -185,6 +205,7 @@ impl View<'_> {
             upper: self.open_at(layers.upper, place)?,
             work: self.open_at(layers.work, place)?,
             change: None,
+            origins: None,
         })
     }
 

@@ -142,6 +142,11 @@ impl Supervision<'_> {
         if somebody_asks {
             // Nobody is left to plant anything after the look, or to send anything.
             self.cage.kill();
+        } else {
+            // Before PID 1 is gone: then taking down the cage's mounts is a part of its end, for
+            // which nothing of what follows waits.
+            let mounts = self.cage.release_mounts();
+            close_together(mounts).map_err(failed("close descriptors"))?;
         }
         // Before the leases: what is open of one may have been handed to them.
         self.finish_children()?;

@@ -65,6 +65,9 @@ pub struct Job<'a> {
     pub parent: Option<ParentLink>,
     /// How network denials are told while the cage runs; `None` where they are not.
     pub denial_line: Option<&'a DenialLine<'a>>,
+    /// A short piece of work that nobody waits for, done while the command runs and nothing else is to
+    /// be done. Returns whether there is more of it.
+    pub idle_step: Option<&'a dyn Fn() -> bool>,
 }
 
 /// Writes what a permission request is about to the user's policy.
@@ -246,6 +249,7 @@ fn begin(job: &mut Job<'_>) -> Result<FinishedRun, RunError> {
             child_spawner: job.child_spawner,
             permanent: job.permanent,
             denial_line: job.denial_line,
+            idle_step: job.idle_step,
         },
         parent: job.parent.take(),
     })?;

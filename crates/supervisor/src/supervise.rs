@@ -103,6 +103,8 @@ pub(crate) struct Callbacks<'a> {
     pub(crate) permanent: Option<&'a Permanent<'a>>,
     /// Renders a network denial for the user, while the cage runs.
     pub(crate) denial_line: Option<&'a DenialLine<'a>>,
+    /// Work for moments in which there is nothing else to do; taken away when there is no more of it.
+    pub(crate) idle_step: Option<&'a dyn Fn() -> bool>,
 }
 
 /// Which descriptor of the poll set is which.
@@ -264,6 +266,9 @@ impl<'a> Supervision<'a> {
             }
             let pause = self.denials.pause(now);
             let ready = self.wait(gone, dead, pause)?;
+            if ready.is_empty() && !gone {
+                self.use_idle_moment();
+            }
             let now = Instant::now();
             let was_dead = dead;
             for source in ready {
@@ -290,6 +295,13 @@ impl<'a> Supervision<'a> {
                 dead = true;
             }
             self.streams.settle(dead && !was_dead, now);
+        }
+    }
+
+    fn use_idle_moment(&mut self) {
+        let more = self.callbacks.idle_step.is_some_and(|step| step());
+        if !more {
+            self.callbacks.idle_step = None;
         }
     }
 
@@ -407,6 +419,7 @@ impl<'a> Supervision<'a> {
         let resolver = self.resolver.as_ref();
         until.extend(resolver.and_then(|resolver| resolver.next(Instant::now())));
         if !gone {
+            until.extend(self.callbacks.idle_step.map(|_| Instant::now()));
             until.extend(self.limits.next());
             until.extend(self.execs.next());
             until.extend(self.leases.next());

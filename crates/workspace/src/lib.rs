@@ -14,6 +14,7 @@ mod differences;
 mod digest;
 mod discard;
 mod duplicate;
+mod emptied;
 mod error;
 mod executed;
 #[doc(hidden)] // for the fuzzer in fuzz/
@@ -44,6 +45,7 @@ pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, 
 pub use dependency_tree::{DependencyTree, PackageManager};
 pub use differences::{Difference, Roots, Versions, differences};
 pub use digest::{ReviewDigest, ReviewForm, digest_of, review};
+pub use emptied::Emptied;
 pub use error::WorkspaceError;
 pub use executed::Note;
 pub use git::{HowMoved, NamedPlace, ReferenceChange, places_git_obeys};

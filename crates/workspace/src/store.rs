@@ -7,6 +7,7 @@ use crate::change::{
     Change, ChangeId, ChangeState, LOCK, Layer, LayerRole, Lock, Moment, RECORD, put_file,
 };
 use crate::content::own_text;
+use crate::emptied::{Emptied, put_aside};
 use crate::error::{Doing as _, WorkspaceError};
 use ironcage_state::{remove_tree, renew_directory, workspace_key};
 use ironcage_sys::process::started_as;
@@ -25,7 +26,7 @@ const CURRENT: &str = "current";
 /// The pending changes of all workspaces.
 #[derive(Debug, Clone)]
 pub struct Store {
-    changes: PathBuf,
+    pub(crate) changes: PathBuf,
 }
 
 /// An overlay that a new change is to have.
@@ -239,22 +240,54 @@ impl Store {
     /// # Errors
     /// Where the system refuses.
     pub fn remove_locked(&self, change: &Change) -> Result<(), WorkspaceError> {
-        self.remove_with(change, change.is_unused())
+        let gone = change.is_unused() && remove_known(change);
+        self.remove_with(change, gone)
     }
 
-    /// As [`Store::remove_locked`], of a change in which its holder has found nothing.
+    /// As [`Store::remove_locked`], of a change in which its holder has found nothing. With `emptied`,
+    /// for a change that the holder has begun, its directories are put aside where there is room.
     ///
     /// # Errors
     /// Where the system refuses.
-    pub fn remove_unused(&self, change: &Change) -> Result<(), WorkspaceError> {
-        self.remove_with(change, true)
+    pub fn remove_unused(
+        &self,
+        change: &Change,
+        emptied: Option<&mut Emptied>,
+    ) -> Result<(), WorkspaceError> {
+        if emptied.is_some_and(Emptied::has_room) {
+            // The record first: a directory without one is passed over, whoever is killed meanwhile.
+            let files = [RECORD, LOCK].map(|name| change.directory.join(name));
+            let removed = files.iter().all(|file| std::fs::remove_file(file).is_ok());
+            if removed && put_aside(&self.changes, change.directory()) {
+                self.leave_place(change, |place| directory_is_empty(place))?;
+                return Ok(());
+            }
+        }
+        let gone = remove_known(change);
+        self.remove_with(change, gone)
     }
 
-    fn remove_with(&self, change: &Change, unused: bool) -> Result<(), WorkspaceError> {
+    fn remove_with(&self, change: &Change, gone: bool) -> Result<(), WorkspaceError> {
         let place = self.of_workspace(change.workspace());
-        if !(unused && remove_known(change)) {
+        if !gone {
             remove_tree(&place, OsStr::new(change.id().as_str()))?;
         }
+        // Only when nothing is left in it.
+        let removed = |place: &Path| std::fs::remove_dir(place).is_ok();
+        if !self.leave_place(change, removed)? {
+            let _ = std::fs::remove_dir(&place);
+        }
+        Ok(())
+    }
+
+    /// After the directory of a change has gone: where this was the current one, makes another one
+    /// current, unless there are none any more, which `is_over` says. Returns whether it did.
+    fn leave_place(
+        &self,
+        change: &Change,
+        is_over: impl FnOnce(&Path) -> bool,
+    ) -> Result<bool, WorkspaceError> {
+        let place = self.of_workspace(change.workspace());
         let current = place.join(CURRENT);
         if names(&current, change.id()) {
             match std::fs::remove_file(&current) {
@@ -263,9 +296,8 @@ impl Store {
                 }
                 _ => {}
             }
-            // Only when nothing is left in it.
-            if std::fs::remove_dir(&place).is_ok() {
-                return Ok(());
+            if is_over(&place) {
+                return Ok(true);
             }
             // What it was forked from, or stood beside it, the last one of them, has its turn.
             let others = directories(&place)?.into_iter();
@@ -279,9 +311,7 @@ impl Store {
                 self.make_current(&next)?;
             }
         }
-        // Only when nothing is left in it.
-        let _ = std::fs::remove_dir(&place);
-        Ok(())
+        Ok(false)
     }
 }
 

@@ -169,3 +169,84 @@ fn whatever_else_lies_in_an_unused_change_goes_with_it() {
     store.remove(&unused).expect("it goes");
     assert!(!store.of_workspace(&workspace).exists());
 }
+
+fn names_in(path: &Path) -> Vec<String> {
+    let listed = std::fs::read_dir(path).into_iter().flatten();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry
+            .expect("an entry")
+            .file_name()
+            .into_string()
+            .expect("a name")
+    };
+    listed.map(name).collect()
+}
+
+/// What the kernel leaves in the work directory of an overlay that syncs nothing.
+fn mark(change: &Change) {
+    let mark = change.layers()[0].work.join("work/incompat/volatile");
+    std::fs::create_dir_all(&mark).expect("the mark");
+    std::fs::write(mark.join("dirty"), "").expect("its file");
+}
+
+#[test]
+fn an_unused_change_is_put_aside_and_a_later_run_removes_it() {
+    let (base, store, workspace) = store();
+    let aside = base.path().join("state/emptied");
+    let changes = base.path().join("state/changes");
+    let change = begin(&store, &workspace);
+    mark(&change);
+    let lock = change.lock().expect("the lock");
+    let removed = store.remove_unused(&change, Some(&mut store.emptied()));
+    removed.expect("it goes");
+    drop(lock);
+    assert!(!change.directory().exists());
+    assert!(store.pending(&workspace).expect("a store").is_none());
+    assert!(store.list().expect("a store").is_empty());
+    assert_eq!(names_in(&aside).len(), 1);
+    // The next run works on a change of the same workspace meanwhile, which keeps its place.
+    let next = begin(&store, &workspace);
+    let mut emptied = store.emptied();
+    while emptied.step() {}
+    assert!(names_in(&aside).is_empty());
+    assert!(next.directory().is_dir());
+    let removed = store.remove_unused(&next, Some(&mut emptied));
+    removed.expect("it goes");
+    let mut emptied = store.emptied();
+    while emptied.step() {}
+    assert!(names_in(&aside).is_empty() && names_in(&changes).is_empty());
+}
+
+#[test]
+fn no_more_changes_are_put_aside_than_there_is_room_for_and_files_in_one_stay() {
+    let (base, store, workspace) = store();
+    let aside = base.path().join("state/emptied");
+    for number in 0..20 {
+        let full = aside.join(format!("key.{number}/upper"));
+        std::fs::create_dir_all(&full).expect("a directory");
+        std::fs::write(full.join("file"), "text").expect("a file");
+    }
+    let change = begin(&store, &workspace);
+    mark(&change);
+    let mut emptied = store.emptied();
+    let removed = store.remove_unused(&change, Some(&mut emptied));
+    removed.expect("it goes");
+    assert!(!change.directory().exists());
+    assert_eq!(names_in(&aside).len(), 20);
+    while emptied.step() {}
+    assert!((0..20).all(|number| aside.join(format!("key.{number}/upper/file")).exists()));
+    // What cannot be removed takes room for as long as it is there.
+    assert!(!store.emptied().has_room());
+    std::fs::remove_dir_all(&aside).expect("it goes");
+    assert!(store.emptied().has_room());
+}
+
+#[test]
+fn a_change_with_other_files_is_removed_with_them_at_once() {
+    let (base, store, workspace) = store();
+    let change = begin(&store, &workspace);
+    std::fs::write(change.directory().join("told"), "text").expect("a file");
+    store.remove_unused(&change, None).expect("it goes");
+    assert!(!change.directory().exists());
+    assert!(!base.path().join("state/emptied").exists());
+}

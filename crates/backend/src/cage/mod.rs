@@ -479,6 +479,15 @@ impl Cage {
         }
     }
 
+    /// Gives up the descriptors with which the cage's mounts go, where nobody else has them open: there
+    /// are no more leases, scopes and renewed views. Those of the overlays are for the caller to close
+    /// with others; the namespace is closed first, because closing one of theirs takes a while.
+    pub fn release_mounts(&mut self) -> Vec<OwnedFd> {
+        let context = self.mount_context.take();
+        drop(context.map(MountContext::into_descriptors));
+        std::mem::take(&mut self.overlays)
+    }
+
     /// As [`bury`](Self::bury), for a caller that goes on: everything is closed.
     ///
     /// # Errors
@@ -505,15 +514,7 @@ impl Cage {
         let removed = self.cgroup.take().map_or(Ok(()), Cgroup::remove);
         drop(std::mem::take(&mut self.children));
         drop(self.proxy.take());
-        // With these go the cage's mounts, which nobody else has open.
-        let mut mounts = std::mem::take(&mut self.overlays);
-        mounts.extend(
-            self.mount_context
-                .take()
-                .map(MountContext::into_descriptors)
-                .into_iter()
-                .flatten(),
-        );
+        let mounts = self.release_mounts();
         // The caller ends soon, and the kernel closes the rest at once.
         std::mem::forget(self);
         removed?;

@@ -270,6 +270,14 @@ pub(crate) struct CageFlags {
 }
 
 impl CageFlags {
+    /// No flags but `--workspace-mode`, where it is given.
+    pub(crate) fn in_mode(workspace_mode: Option<WorkspaceMode>) -> CageFlags {
+        CageFlags {
+            workspace_mode,
+            ..CageFlags::default()
+        }
+    }
+
     /// Sets the profile or policy file that the other flags extend.
     pub(crate) fn set_base(&mut self, profile: Option<String>, file: Option<PathBuf>) {
         self.profile = profile;

@@ -72,18 +72,25 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Parses `[-q] -- COMMAND` without clap: describing sixty flags to it takes longer than
-    /// mounting a cage's devices. `None` for anything else.
+    /// Parses `[-q] [--workspace-mode MODE] -- COMMAND` without clap: describing sixty flags to it takes
+    /// longer than mounting a cage's devices. `None` for anything else.
     pub(crate) fn plain(words: &[OsString]) -> Option<Args> {
         let end = words.iter().position(|word| word == "--")?;
         let (flags, rest) = words.split_at(end);
         let command = rest.get(1..).filter(|command| !command.is_empty())?;
-        let quiet = match flags {
-            [] => false,
-            [word] if word == "-q" || word == "--quiet" => true,
-            _ => return None,
-        };
-        Some(Args::of(CageFlags::default(), command.to_vec(), quiet))
+        let (mut quiet, mut mode) = (false, None);
+        let mut flags = flags.iter();
+        while let Some(flag) = flags.next() {
+            match flag.to_str()? {
+                "-q" | "--quiet" if !quiet => quiet = true,
+                "--workspace-mode" if mode.is_none() => {
+                    mode = Some(flags.next()?.to_str()?.parse().ok()?);
+                }
+                _ => return None,
+            }
+        }
+        let flags = CageFlags::in_mode(mode);
+        Some(Args::of(flags, command.to_vec(), quiet))
     }
 }
 
@@ -189,7 +196,12 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         told.borrow_mut().push(line.clone());
         Some(line)
     };
+    let idle_step = || {
+        let change = change.as_ref();
+        change.is_some_and(change::OpenChange::remove_emptied)
+    };
     let job = Job {
+        idle_step: Some(&idle_step),
         child_spawner: Some(&make_child),
         permanent: Some(&approved_rule::make_permanent),
         parent: None,

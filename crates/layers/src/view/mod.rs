@@ -89,6 +89,9 @@ pub struct View<'a> {
     written: RefCell<Vec<OwnedFd>>,
     /// What is in the root of the process file system.
     kernel_files: OnceCell<Vec<KernelFile>>,
+    /// Mounts that overlays were made of, each with the directory of the old root that it goes down
+    /// with.
+    left_behind: RefCell<Vec<(OwnedFd, OwnedFd)>>,
     /// Descriptors that are no longer needed: closing each would be a fifth of the calls by which
     /// a view is made.
     spent: RefCell<Vec<OwnedFd>>,
@@ -182,6 +185,7 @@ impl<'a> View<'a> {
             written: RefCell::default(),
             kernel_files: OnceCell::new(),
             spent: RefCell::default(),
+            left_behind: RefCell::default(),
             places: RefCell::default(),
             bare_storage: None,
             laid_out: Cell::new(false),
@@ -217,6 +221,7 @@ impl<'a> View<'a> {
             written,
             kernel_files,
             spent,
+            left_behind,
             places,
             gives_to_agent,
             bare_storage,
@@ -244,6 +249,7 @@ impl<'a> View<'a> {
             written,
             kernel_files,
             spent,
+            left_behind,
             places,
             gives_to_agent,
             bare_storage,
@@ -261,6 +267,27 @@ impl<'a> View<'a> {
         let mut spent = self.spent.borrow_mut();
         if spent.len() < MOST_SPENT {
             spent.push(descriptor);
+        }
+    }
+
+    /// Takes a mount that is attached to nowhere and no longer needed, and a directory of the old
+    /// root. Whoever closes the last descriptor of such a mount waits until every processor has
+    /// noticed, and that was PID 1, right before it starts the command. Attached to the old root,
+    /// it goes with all the other mounts there, for which PID 1 waits once.
+    pub(crate) fn leave_behind(&self, tree: OwnedFd, directory: OwnedFd) {
+        self.left_behind.borrow_mut().push((tree, directory));
+    }
+
+    /// Attaches them: after everything that looks names up in the old root, which they cover.
+    fn attach_left_behind(&self) {
+        for (tree, directory) in self.left_behind.take() {
+            let flags =
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            // Where the kernel refuses, as for a mount that was attached and taken off before, it goes
+            // when it is closed.
+            let _ = move_mount(&tree, "", &directory, "", flags);
+            self.spend(tree);
+            self.spend(directory);
         }
     }
 
@@ -444,6 +471,7 @@ impl<'a> View<'a> {
     /// Descriptors that were needed on the way stay open: the caller is the first process of a
     /// cage, which closes all but its own in one call before it starts anything.
     pub fn enter(self) -> Result<Entered, LayerError> {
+        self.attach_left_behind();
         std::mem::forget(self.spent.into_inner());
         doing(fchdir(&self.root), || "enter the new root".into())?;
         doing(pivot_root(".", "."), || "pivot into the new root".into())?;
