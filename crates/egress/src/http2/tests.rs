@@ -142,8 +142,8 @@ fn answered(requests: Vec<Request<()>>) -> (Vec<String>, Vec<u16>) {
             for request in requests {
                 let (response, mut body) = sender.send_request(request, false).unwrap();
                 body.send_data("1".into(), true).unwrap();
-                gets.borrow_mut()
-                    .push(response.await.unwrap().status().as_u16());
+                let status = response.await.unwrap().status().as_u16();
+                gets.borrow_mut().push(status);
                 sender = sender.ready().await.unwrap();
             }
         },
@@ -375,8 +375,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// GET https://a.com/ in the static table of header fields.
 const GET: &[u8] = b"\x82\x87\x84\x41\x05a.com";
 
+/// A flood, part by part.
+type Flood = fn(u32) -> Vec<u8>;
+
 /// Bytes of a flood that the proxy takes from a client that reads nothing, until it takes no more.
-async fn taken(flood: fn(u32) -> Vec<u8>, most: usize) -> usize {
+async fn taken(flood: Flood, most: usize) -> usize {
     let ((mut outer, inner), (far, near)) = (duplex(1 << 14), duplex(1 << 14));
     let carried = spawn_local(async move {
         let _ = carry(inner, near, (judge(), Counts::uncounted()), None).await;
@@ -429,7 +432,7 @@ fn floods_of_frames_are_not_taken_without_end() {
         .enable_time()
         .build()
         .unwrap();
-    let floods: [(&str, fn(u32) -> Vec<u8>); 6] = [
+    let floods: [(&str, Flood); 6] = [
         ("continuations", |number| match number {
             0 => frame(1, 1, 1, GET),
             _ => frame(9, 0, 1, b""),
