@@ -74,7 +74,9 @@ async fn around(request: Request, next: Next) -> Response {
     let body = timed(Arc::clone(&data));
     let mut response = answers::counted(next.run(Request::from_parts(parts, body))).await;
     let unread = response.extensions_mut().remove::<UnreadBody>();
-    if response.status().is_client_error() || unread.is_some() {
+    let status = response.status();
+    // A cage that is gone is a 502, which clients go on after.
+    if status.is_client_error() || status.is_server_error() || unread.is_some() {
         drain(&data).await;
     }
     let headers = response.headers_mut();
