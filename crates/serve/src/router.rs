@@ -64,12 +64,19 @@ async fn no_method(request: Request) -> ApiError {
 /// The data of a request, which a handler reads, and which is drained behind an error.
 type Data = Arc<Mutex<BodyDataStream>>;
 
+/// A refusal whose status does not say that it is one, so that the body may not have been read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnreadBody;
+
 async fn around(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let data: Data = Arc::new(Mutex::new(body.into_data_stream()));
     let body = timed(Arc::clone(&data));
     let mut response = answers::counted(next.run(Request::from_parts(parts, body))).await;
-    if response.status().is_client_error() {
+    let unread = response.extensions_mut().remove::<UnreadBody>();
+    let status = response.status();
+    // A cage that is gone is a 502, which clients go on after.
+    if status.is_client_error() || status.is_server_error() || unread.is_some() {
         drain(&data).await;
     }
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! What the cages that run have used so far: looked at every few seconds, and summed up.
+//! Usage of the cages that run, so far: looked at every few seconds, and summed up.
 
 use crate::clock;
 use crate::store::{UsageRecord, UsageSample, UsedAmounts};

@@ -3,7 +3,9 @@
 use super::rpc::{self, Envelopes, Gone, JsonReply, Messages, RpcError, RpcResult};
 use super::{Sandbox, interpreter};
 use crate::api::environment;
+use crate::api::types::CageState;
 use crate::daemon::{Daemon, Link, Received};
+use crate::engine::Entry;
 use crate::error::ApiError;
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -20,6 +22,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How long the end of a killed process is waited for.
+const ENDING: Duration = Duration::from_secs(5);
+/// How often a process is looked at whose client left before its deadline.
+const LOOK: Duration = Duration::from_secs(15);
 
 fn done() -> JsonReply {
     Ok(axum::Json(json!({})))
@@ -148,7 +155,7 @@ pub(super) async fn start(
         keepalive: rpc::keepalive(&headers),
         deadline,
         // As at E2B: what has no time any more is not left behind.
-        kills: Some(Arc::clone(daemon)),
+        kills: Some(Arc::clone(&entry)),
         connecting: false,
     };
     Ok(stream(link, following))
@@ -184,54 +191,73 @@ pub(super) async fn connect(
 struct FollowedProcess {
     keepalive: Duration,
     deadline: Option<Instant>,
-    /// Whose process is killed at the deadline.
-    kills: Option<Arc<Daemon>>,
+    /// The cage whose process is killed at the deadline.
+    kills: Option<Arc<Entry>>,
     /// Whether the process was there before.
     connecting: bool,
 }
+
+/// A process that was seen to run: its id, and its start, by which it is told from a later one.
+type SeenProcess = (u32, u64);
 
 /// Passes the events of a process on.
 fn stream(mut link: Link, following: FollowedProcess) -> Response {
     let (messages, response) = Messages::channel();
     tokio::spawn(async move {
-        let mut pid = None;
+        let mut seen = None;
         let late = tokio::select! {
-            _ = pass(&mut link, &messages, &following, &mut pid) => return,
+            passed = pass(&mut link, &messages, &following, &mut seen) => match passed {
+                Ok(()) => return,
+                Err(Gone) => false,
+            },
             () = messages.closed() => false,
             () = rpc::passed(following.deadline) => true,
         };
         if late {
-            kill(&following, pid).await;
             // A client that is gone needs no answer.
             let _ = messages.end(Some(rpc::late())).await;
-        } else if following.deadline.is_some() && following.kills.is_some() {
-            // The client left. The time of the process goes on all the same.
-            tokio::select! {
-                () = drain(&mut link) => {}
-                () = rpc::passed(following.deadline) => kill(&following, pid).await,
-            }
+        }
+        drop((link, messages));
+        // The time of a process is over also where its client left.
+        if let (Some(entry), Some(seen), Some(deadline)) =
+            (following.kills, seen, following.deadline)
+        {
+            end_at(&entry, seen, deadline).await;
         }
     });
     response
 }
 
-/// Kills a process whose end has not been seen, so that its id is nobody else's.
-async fn kill(following: &FollowedProcess, pid: Option<u32>) {
-    if let (Some(daemon), Some(pid)) = (&following.kills, pid) {
-        // It may have ended in this moment, or its cage.
-        let _ = daemon.ask(&DaemonRequest::Signal { pid, signal: 9 }).await;
-    }
-}
-
-/// Waits for the end of a process.
-async fn drain(link: &mut Link) {
-    while let Ok(received) = link.receive(None).await {
-        if matches!(
-            received,
-            Received::Reply(Reply::Exited { .. }) | Received::Done
-        ) {
-            break;
+/// Kills a process at its deadline. It is looked at now and then until that: a connection of its own
+/// would be one that its cage lacks.
+async fn end_at(entry: &Entry, seen: SeenProcess, deadline: Instant) {
+    loop {
+        if entry.state() == CageState::Ended {
+            return;
         }
+        // One that is paused, or does not answer, is looked at again.
+        if let Ok(daemon) = entry.running()
+            && let Ok(running) = running(daemon).await
+        {
+            let mut running = running.iter();
+            if !running.any(|process| (process.pid, process.started) == seen) {
+                return;
+            }
+            if Instant::now() >= deadline {
+                let (pid, signal) = (seen.0, 9);
+                // It may have ended in this moment.
+                let _ = daemon.ask(&DaemonRequest::Signal { pid, signal }).await;
+                return;
+            }
+        }
+        let now = Instant::now();
+        let next = now + LOOK;
+        tokio::time::sleep_until(if deadline > now {
+            next.min(deadline)
+        } else {
+            next
+        })
+        .await;
     }
 }
 
@@ -239,7 +265,7 @@ async fn pass(
     link: &mut Link,
     messages: &Messages,
     following: &FollowedProcess,
-    pid: &mut Option<u32>,
+    seen: &mut Option<SeenProcess>,
 ) -> Result<(), Gone> {
     let event = |event: Value| json!({ "event": event });
     loop {
@@ -250,7 +276,7 @@ async fn pass(
                 if following.connecting && process.exit.is_some() {
                     return messages.end(Some(missing(process.pid))).await;
                 }
-                *pid = Some(process.pid);
+                *seen = Some((process.pid, process.started));
                 event(json!({ "start": { "pid": process.pid } }))
             }
             Ok(Ok(Received::Data(kind, bytes))) => {
@@ -262,7 +288,7 @@ async fn pass(
                 event(json!({ "data": { name: BASE64.encode(&bytes) } }))
             }
             Ok(Ok(Received::Reply(Reply::Exited { exit }))) => {
-                *pid = None;
+                *seen = None;
                 let status = match (exit.code, exit.signal) {
                     (Some(code), _) => format!("exit status {code}"),
                     (None, Some(9)) => "signal: killed".to_owned(),
@@ -368,7 +394,25 @@ pub(super) async fn send_signal(Sandbox(entry): Sandbox, body: Bytes) -> JsonRep
     let daemon = entry.running()?;
     let pid = wanted.process.pid(daemon).await?;
     daemon.ask(&DaemonRequest::Signal { pid, signal }).await?;
+    if signal == 9 {
+        // Who asks what runs then does not find it any more. One that cannot end yet is not waited for.
+        let _ = tokio::time::timeout(ENDING, gone(daemon, pid)).await;
+    }
     done()
+}
+
+/// Waits for the end of a process.
+async fn gone(daemon: &Arc<Daemon>, pid: u32) -> Result<(), ApiError> {
+    let follow = DaemonRequest::Follow { pid, from: None };
+    let mut link = daemon.send(&follow).await?;
+    loop {
+        match link.receive(None).await? {
+            Received::Reply(Reply::Process { process }) if process.exit.is_some() => break,
+            Received::Reply(Reply::Exited { .. }) | Received::Done => break,
+            Received::Reply(_) | Received::Data(..) => {}
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,7 @@
 //! The Connect protocol with JSON: errors, single calls, streams.
 
 use crate::error::{ApiError, Code};
+use crate::router::UnreadBody;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -91,7 +92,9 @@ pub(super) async fn errors_in_stream(mut response: Response) -> Response {
         return response;
     };
     let headers = [(header::CONTENT_TYPE, "application/connect+json")];
-    (headers, envelope(END, &json!({ "error": error.body() }))).into_response()
+    let mut response = (headers, envelope(END, &json!({ "error": error.body() }))).into_response();
+    response.extensions_mut().insert(UnreadBody);
+    response
 }
 
 pub(super) type RpcResult<T> = Result<T, RpcError>;

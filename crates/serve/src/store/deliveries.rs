@@ -1,4 +1,4 @@
-//! What is still to be sent to webhooks: a bounded queue for each, in the same file as the cages.
+//! Deliveries that wait for webhooks: a bounded queue for each, in the same file as the cages.
 
 use super::{CAGES, CageRecord, Store, StoreError, using};
 use redb::{ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};

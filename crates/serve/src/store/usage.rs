@@ -1,4 +1,4 @@
-//! What cages used, kept after their end: one record for each, and sums of those that are too many.
+//! Usage of cages, kept after their end: one record for each, and sums of those that are too many.
 
 use super::{Store, StoreError, using};
 use redb::{ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
