@@ -79,7 +79,7 @@ pub(crate) fn named_by(plan: &Plan, home: &Path, command: &[String]) -> Vec<Hidd
     found
 }
 
-/// What a command that begins in `cwd` needs.
+/// The needs of a command that begins in `cwd`.
 pub(crate) fn needs(command: &[String], cwd: &Path, home: &Path) -> Option<Needs> {
     let table = Table::shipped().ok()?;
     let context = Context {

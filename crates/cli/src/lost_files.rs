@@ -65,7 +65,9 @@ fn line(plan: &Plan, home: &Path, path: &Path) -> Option<String> {
             None => "to keep it, write it below the workspace".to_owned(),
         },
     };
-    Some(format!("{shown} is gone with the cage; {remedy}"))
+    Some(format!(
+        "what the command wrote to {shown} is gone with the cage; {remedy}"
+    ))
 }
 
 /// The file, or the directory around it, as far as the host has it below the home.

@@ -14,7 +14,7 @@ use std::path::Path;
 /// Longest file of names that is read.
 const LONGEST: u64 = 1 << 20;
 
-/// What is known of the hosts of a run, beside what was denied.
+/// Hosts of a run, as its command and its policy have them.
 #[derive(Debug, Default)]
 pub(crate) struct NamedHosts {
     rules: Vec<HostRule>,

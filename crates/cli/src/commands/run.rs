@@ -389,7 +389,7 @@ fn report_model_leases(lent: &Lent) {
     }
 }
 
-/// What is known of a command that was to run.
+/// A command that was to run, as far as a message needs it.
 struct RanCommand<'a> {
     program: &'a OsString,
     has_image: bool,
