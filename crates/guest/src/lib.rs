@@ -41,6 +41,9 @@ pub const SCRATCH: &str = "/scratch";
 /// How the machine is made, as [`MachineConfig`].
 pub const MACHINE: &str = "/.ironcage/vm/machine.json";
 
+/// The device of KVM, in a cage whose machine uses it.
+pub const KVM: &str = "/dev/kvm";
+
 /// Bytes of one stream that may be on their way before the reader has asked for more.
 pub const WINDOW: u32 = 64 << 10;
 /// Sessions that may be open at once.
@@ -144,6 +147,8 @@ pub struct MachineConfig {
     pub loader: Option<String>,
     /// RAM of the guest in MiB.
     pub memory: u64,
+    /// Whether the host's KVM carries out its instructions.
+    pub kvm: bool,
     /// The VMM's own system call filter, eight bytes for each instruction.
     pub vmm_filter: Vec<u8>,
     /// The file server's own.

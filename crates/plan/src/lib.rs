@@ -68,7 +68,8 @@ pub use leases::{
 pub use locate::{Located, PathStatus, guard, locate};
 pub use login::PlannedLogin;
 pub use make::make;
-pub use microvm::{GuestFiles, Microvm};
+pub use ironcage_guest::KVM;
+pub use microvm::{Acceleration, GuestFiles, Microvm, NoKvm};
 pub use network::{
     FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
     RequestRule,

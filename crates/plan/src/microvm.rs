@@ -6,11 +6,12 @@ use crate::leases::Leases;
 use crate::plan::{Access, Bounds, Item, NodeKind, Plan, ViewOp};
 use crate::{PlanError, Request, bytes, filter};
 use ironcage_guest::{
-    GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM, Relay, SCRATCH, SYSTEM,
+    GuestSetup, INITRAMFS, KERNEL, KVM, MACHINE, MachineConfig, PROGRAM, Relay, SCRATCH, SYSTEM,
 };
 use ironcage_model::{ASK_SOCKET, Extent, Isolation, ShellMode};
 use ironcage_policy::{Policy, SideChannels};
 use serde::Serialize;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,51 @@ const MOST: u64 = 16 << 30;
 
 /// Where the host has its system.
 const USR: &str = "/usr";
+
+/// What carries out the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "accelerator", content = "no_kvm", rename_all = "kebab-case")]
+pub enum Acceleration {
+    /// The CPU, by the host's KVM.
+    Kvm,
+    /// QEMU, which translates them, and why.
+    Tcg(NoKvm),
+}
+
+/// Why KVM is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoKvm {
+    /// The host has no such device.
+    Absent,
+    /// The user, or the agent that root starts, may not open it.
+    Denied,
+    /// It runs the kernel of a guest many times slower than a CPU does.
+    Slow,
+    /// It does not run a guest at all.
+    Failed,
+}
+
+impl NoKvm {
+    /// The reason in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            NoKvm::Absent => "this host has no /dev/kvm",
+            NoKvm::Denied => "the agent may not open /dev/kvm",
+            NoKvm::Slow => "KVM interprets the guest's kernel on this host",
+            NoKvm::Failed => "KVM does not run a guest on this host",
+        }
+    }
+}
+
+impl fmt::Display for Acceleration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Acceleration::Kvm => f.write_str("kvm"),
+            Acceleration::Tcg(why) => write!(f, "tcg, emulated: {}", why.reason()),
+        }
+    }
+}
 
 /// What a microVM is made of, as `ironcage setup microvm` has left it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +89,8 @@ pub struct GuestFiles {
     pub kernel_digest: String,
     /// See `kernel_digest`.
     pub initramfs_digest: String,
+    /// What carries out its instructions, as it was measured on this host.
+    pub acceleration: Acceleration,
 }
 
 /// The machine of a cage.
@@ -55,8 +103,9 @@ pub struct Microvm {
     /// [`SYSTEM`] then.
     #[serde(skip)]
     pub loader: Option<PathBuf>,
-    /// How it runs the guest's instructions.
-    pub acceleration: &'static str,
+    /// What carries out the guest's instructions.
+    #[serde(flatten)]
+    pub acceleration: Acceleration,
     /// Whether commands are root of the guest's kernel.
     pub root: bool,
     /// RAM of the guest in MiB.
@@ -194,7 +243,7 @@ pub(crate) fn make(
     let machine = Microvm {
         qemu: files.qemu.clone(),
         loader: other_system.then(|| files.loader.clone()),
-        acceleration: "emulated",
+        acceleration: files.acceleration,
         root: policy.guest_root.value,
         memory: memory >> 20,
         scope_memory: share.map(|share| within(share - BESIDE) >> 20),
@@ -223,6 +272,17 @@ pub(crate) fn make(
         },
         origin: origin(),
     });
+    // Only where it is used: the agent is in the guest, but a guest that takes QEMU over is not.
+    let device = (machine.acceleration == Acceleration::Kvm).then(|| Item {
+        what: ViewOp::Bind {
+            source: KVM.into(),
+            target: KVM.into(),
+            access: Access::Device,
+            kind: NodeKind::File,
+            owner: None,
+        },
+        origin: origin(),
+    });
     let described = Item {
         what: ViewOp::File {
             target: MACHINE.into(),
@@ -246,7 +306,10 @@ pub(crate) fn make(
         origin: policy.guest_root.origin.to_string(),
     });
     let places = places.into_iter().filter(|_| machine.root);
-    before_seal(view, ops.into_iter().chain(system).chain(places));
+    before_seal(
+        view,
+        ops.into_iter().chain(device).chain(system).chain(places),
+    );
     Ok(machine)
 }
 
@@ -284,7 +347,8 @@ impl Plan {
             qemu: of_host(&machine.qemu),
             loader: machine.loader.as_deref().map(of_host),
             memory,
-            vmm_filter: filter::vmm(),
+            kvm: machine.acceleration == Acceleration::Kvm,
+            vmm_filter: filter::vmm(machine.acceleration),
             files_filter: filter::vm_files(),
             guest: GuestSetup {
                 uid: self.identity.uid,

@@ -5,6 +5,7 @@
 mod cpio;
 mod kernel;
 
+use crate::kvm;
 use ironcage_plan::GuestFiles;
 use ironcage_programs::{FindError, Program};
 use kernel::Kernel;
@@ -180,6 +181,7 @@ pub fn find(directory: &Path) -> Result<GuestFiles, SetupError> {
         version: manifest.version,
         kernel_digest: manifest.kernel,
         initramfs_digest: manifest.initramfs,
+        acceleration: kvm::acceleration(directory),
     })
 }
 

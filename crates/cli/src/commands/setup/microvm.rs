@@ -3,6 +3,7 @@
 use crate::error::{CliError, CommandResult};
 use crate::paths;
 use ironcage_host::SystemFiles;
+use ironcage_microvm::kvm;
 use ironcage_microvm::setup::{KernelSource, SetupError, manifest, qemu, set_up};
 use ironcage_model::Printable;
 use std::path::PathBuf;
@@ -44,8 +45,14 @@ pub(crate) fn run(args: &Args) -> CommandResult {
         ),
     };
     let made = made.map_err(|error| failed(&error))?;
+    let speed = kvm::examine(&directory);
     anstream::println!("guest      {}", Printable::new(&directory));
     anstream::println!("vmm        {}", Printable::new(&vmm));
+    anstream::println!(
+        "runs by    {}",
+        Printable::new(&kvm::acceleration(&directory).to_string())
+    );
+    anstream::println!("kvm        {}", Printable::new(&speed.to_string()));
     anstream::println!(
         "kernel     {} ({})",
         Printable::new(&made.version),
