@@ -1,7 +1,7 @@
 //! From lists of system calls to the filter of a plan.
 
-use crate::seccomp::{Action, Comparison, DefaultAction, Filter, FilterRule, Instruction, compile};
 use crate::microvm::Acceleration;
+use crate::seccomp::{Action, Comparison, DefaultAction, Filter, FilterRule, Instruction, compile};
 use crate::{PlanError, bounds, filter_leased, filter_shared, observed};
 use ironcage_host::HostCaps;
 use ironcage_model::Isolation;
@@ -198,10 +198,7 @@ pub fn vmm(acceleration: Acceleration) -> Vec<u8> {
         Acceleration::Kvm => syscalls::vmm_kvm(),
         Acceleration::Tcg(_) => syscalls::vmm(),
     };
-    own(lists)
-        .iter()
-        .flat_map(|step| step.bytes())
-        .collect()
+    own(lists).iter().flat_map(|step| step.bytes()).collect()
 }
 
 /// The program of the file server's filter in the cage of a microVM, as the kernel has it.

@@ -306,6 +306,8 @@ pub(crate) fn machine() -> serde_json::Result<String> {
         qemu: String::new(),
         loader: None,
         memory: 0,
+        firmware: None,
+        restore: false,
         kvm: false,
         vmm_filter: ironcage_plan::vmm_filter(Acceleration::Tcg(NoKvm::Absent)),
         files_filter: Vec::new(),

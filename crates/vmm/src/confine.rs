@@ -85,7 +85,8 @@ fn restrict_files(config: &MachineConfig) -> Result<(), VmError> {
             .map_err(wrong)?;
     }
     if config.kvm {
-        let place = PathFd::new(KVM).map_err(|error| doing("open /dev/kvm")(io::Error::other(error)))?;
+        let place =
+            PathFd::new(KVM).map_err(|error| doing("open /dev/kvm")(io::Error::other(error)))?;
         let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         ruleset = ruleset
             .add_rule(PathBeneath::new(place, rights))

@@ -6,7 +6,7 @@ use crate::paths;
 use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
 use ironcage_microvm::kvm::{self, KvmSpeed, decide};
-use ironcage_microvm::setup::{SetupError, find, qemu};
+use ironcage_microvm::setup::{Qemu, SetupError, find};
 use ironcage_model::{Enforcement, Layer, Printable};
 use ironcage_plan::{Acceleration, GuestFiles, RuntimeProgram};
 use serde::Serialize;
@@ -219,8 +219,9 @@ fn guest() -> Result<GuestFiles, (String, &'static str)> {
     let home = home.map_err(|_| ("no home directory".to_owned(), "set HOME"))?;
     let missing = |error: SetupError| (error.missing(), error.hint());
     // What it is made with comes first.
-    qemu().map_err(missing)?;
-    find(&paths::guest(&home)).map_err(missing)
+    let directory = paths::guest(&home);
+    Qemu::find(&directory).map_err(missing)?;
+    find(&directory).map_err(missing)
 }
 
 #[cfg(test)]
