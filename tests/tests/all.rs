@@ -69,6 +69,7 @@ mod microvm_hostile;
 mod microvm_probes;
 mod microvm_relays;
 mod microvm_root;
+mod microvm_warm;
 mod model_answers;
 mod names;
 mod network;

@@ -388,6 +388,10 @@ const READERS: &[(&str, &str)] = &[
         "backends/microvm/src/setup",
         "files of the system's packages, and those that it has made",
     ),
+    (
+        "backends/microvm/src/kvm.rs",
+        "the kernel's files, and its own, whose owner it checks by the descriptor",
+    ),
     ("crates/vmm", "runs in the cage, as the agent"),
     ("crates/vm-init", "runs in the guest"),
     (

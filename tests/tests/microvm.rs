@@ -23,12 +23,18 @@ fn kernel() -> Option<PathBuf> {
 
 /// Makes the guest of a stage. `false` where this machine has nothing to make it of.
 pub(crate) fn set_up(stage: &Stage) -> bool {
+    set_up_with(stage, &[])
+}
+
+/// The same with more flags of `ironcage setup microvm`.
+pub(crate) fn set_up_with(stage: &Stage, flags: &[&str]) -> bool {
     let Some(kernel) = kernel() else {
         skip("no kernel for guests; ./scripts/test downloads one");
         return false;
     };
     let kernel = kernel.to_string_lossy().into_owned();
-    finish(&mut stage.ironcage(["setup", "microvm", "--kernel", &kernel])).ok();
+    let setup = ["setup", "microvm", "--kernel", &kernel];
+    finish(&mut stage.ironcage([&setup[..], flags].concat())).ok();
     true
 }
 
@@ -169,6 +175,6 @@ either! {
         }
         // Without those, there is a plan that names the machine.
         let plan = finish(&mut stage.ironcage(["plan", "--all", "--isolation", "microvm", "--", "true"])).ok();
-        assert!(plan.stdout().contains("machine    /usr/bin/qemu-system-x86_64 (emulated)"), "{plan:?}");
+        assert!(plan.stdout().contains("machine    /usr/bin/qemu-system-x86_64 (tcg, emulated: "), "{plan:?}");
     }
 }

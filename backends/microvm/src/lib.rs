@@ -5,6 +5,7 @@
 //! its VMM is in a namespace cage. [`setup`] makes the guest's kernel and initramfs ready.
 #![forbid(unsafe_code)]
 
+pub mod kvm;
 pub mod setup;
 
 use ironcage_backend::{

@@ -69,6 +69,12 @@ pub(crate) fn emit(folder: &Path) -> Result<String, Failure> {
     emit_lists(&mut code, "VMM", &[folder.join("vmm.toml")], &constants)?;
     emit_lists(
         &mut code,
+        "VMM_KVM",
+        &[folder.join("vmm.toml"), folder.join("vmm-kvm.toml")],
+        &constants,
+    )?;
+    emit_lists(
+        &mut code,
         "VM_FILES",
         &[folder.join("vm-files.toml")],
         &constants,

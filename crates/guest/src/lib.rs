@@ -41,6 +41,17 @@ pub const SCRATCH: &str = "/scratch";
 /// How the machine is made, as [`MachineConfig`].
 pub const MACHINE: &str = "/.ironcage/vm/machine.json";
 
+/// Where a cage has the template that its machine is restored from: the guest's memory, and the
+/// state of its devices.
+pub const TEMPLATE: &str = "/.ironcage/vm/template";
+pub const TEMPLATE_MEMORY: &str = "/.ironcage/vm/template/memory";
+pub const TEMPLATE_STATE: &str = "/.ironcage/vm/template/state";
+/// Where a cage has QEMU, if it is not the system's.
+pub const QEMU: &str = "/.ironcage/vm/qemu";
+
+/// The device of KVM, in a cage whose machine uses it.
+pub const KVM: &str = "/dev/kvm";
+
 /// Bytes of one stream that may be on their way before the reader has asked for more.
 pub const WINDOW: u32 = 64 << 10;
 /// Sessions that may be open at once.
@@ -144,6 +155,12 @@ pub struct MachineConfig {
     pub loader: Option<String>,
     /// RAM of the guest in MiB.
     pub memory: u64,
+    /// The directory of its firmware, where that is not the system's.
+    pub firmware: Option<String>,
+    /// Whether the machine is restored from a template. Else it boots.
+    pub restore: bool,
+    /// Whether the host's KVM carries out its instructions.
+    pub kvm: bool,
     /// The VMM's own system call filter, eight bytes for each instruction.
     pub vmm_filter: Vec<u8>,
     /// The file server's own.

@@ -58,6 +58,7 @@ fn write_all(plan: &Plan, detail: Detail, out: &mut String) -> fmt::Result {
             machine.memory,
             Printable::new(&machine.kernel)
         )?;
+        writeln!(out, "start      {}", machine.start)?;
     }
     writeln!(out, "command    {}", command.join(" "))?;
     writeln!(out, "directory  {}", Printable::new(&plan.command.cwd))?;

@@ -1,5 +1,6 @@
 //! From lists of system calls to the filter of a plan.
 
+use crate::microvm::Acceleration;
 use crate::seccomp::{Action, Comparison, DefaultAction, Filter, FilterRule, Instruction, compile};
 use crate::{PlanError, bounds, filter_leased, filter_shared, observed};
 use ironcage_host::HostCaps;
@@ -192,11 +193,12 @@ pub fn keys() -> Vec<Instruction> {
 }
 
 /// The program of QEMU's filter in the cage of a microVM, as the kernel has it.
-pub fn vmm() -> Vec<u8> {
-    own(syscalls::vmm())
-        .iter()
-        .flat_map(|step| step.bytes())
-        .collect()
+pub fn vmm(acceleration: Acceleration) -> Vec<u8> {
+    let lists = match acceleration {
+        Acceleration::Kvm => syscalls::vmm_kvm(),
+        Acceleration::Tcg(_) => syscalls::vmm(),
+    };
+    own(lists).iter().flat_map(|step| step.bytes()).collect()
 }
 
 /// The program of the file server's filter in the cage of a microVM, as the kernel has it.
@@ -421,6 +423,16 @@ mod tests {
         assert_eq!(answer(syscalls::vmm(), "mmap", [0, 0, 7]), ALLOW);
         assert_eq!(answer(syscalls::vm_files(), "mmap", [0, 0, 3]), ALLOW);
         assert_ne!(answer(syscalls::vm_files(), "mmap", [0, 0, 7]), ALLOW);
+        // KVM's own requests and no others, where it is used and nowhere else.
+        const KVM_RUN: u64 = 0xae80;
+        const TIOCSTI: u64 = 0x5412;
+        assert_eq!(answer(syscalls::vmm_kvm(), "ioctl", [3, KVM_RUN, 0]), ALLOW);
+        assert_ne!(answer(syscalls::vmm(), "ioctl", [3, KVM_RUN, 0]), ALLOW);
+        for lists in [syscalls::vmm(), syscalls::vmm_kvm()] {
+            assert_eq!(answer(lists, "ioctl", [3, 0x541b, 0]), ALLOW, "FIONREAD");
+            assert_ne!(answer(lists, "ioctl", [3, TIOCSTI, 0]), ALLOW);
+            assert_ne!(answer(lists, "kill", [1, 9, 0]), ALLOW);
+        }
         assert_eq!(answer(syscalls::vmm(), "socket", [2, 1, 0]), ALLOW);
         assert_ne!(
             answer(syscalls::vmm(), "socket", [16, 1, 0]),

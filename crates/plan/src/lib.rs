@@ -60,6 +60,7 @@ pub use filter::{
     container as container_filter, keys as key_filter, proxy as proxy_filter, vmm as vmm_filter,
 };
 pub use identity::git::{GitSetting, git_settings};
+pub use ironcage_guest::KVM;
 pub use isolation::enforcement;
 pub use leases::{
     ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, PermissionRequestTerms,
@@ -68,7 +69,10 @@ pub use leases::{
 pub use locate::{Located, PathStatus, guard, locate};
 pub use login::PlannedLogin;
 pub use make::make;
-pub use microvm::{GuestFiles, Microvm};
+pub use microvm::{
+    Acceleration, BootReason, GuestFiles, GuestStart, GuestTemplate, Microvm, NoKvm, QEMU_FIRMWARE,
+    QEMU_PROGRAM, template_machine,
+};
 pub use network::{
     FixedAddress, HostPort, ModelHost, Models, Network, NetworkRule, PlannedAws, PlannedSecret,
     RequestRule,

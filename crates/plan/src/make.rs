@@ -213,7 +213,7 @@ pub fn make(
         let files = microvm::files(request)?;
         microvm = Some(microvm::make(
             (files, request, policy),
-            &bounds,
+            (&bounds, network.is_some()),
             leases.as_ref(),
             &mut view.ops,
         )?);

@@ -6,11 +6,13 @@ use crate::leases::Leases;
 use crate::plan::{Access, Bounds, Item, NodeKind, Plan, ViewOp};
 use crate::{PlanError, Request, bytes, filter};
 use ironcage_guest::{
-    GuestSetup, INITRAMFS, KERNEL, MACHINE, MachineConfig, PROGRAM, Relay, SCRATCH, SYSTEM,
+    GuestSetup, INITRAMFS, KERNEL, KVM, MACHINE, MachineConfig, PROGRAM, QEMU, Relay, SCRATCH,
+    SYSTEM, TEMPLATE,
 };
 use ironcage_model::{ASK_SOCKET, Extent, Isolation, ShellMode};
-use ironcage_policy::{Policy, SideChannels};
+use ironcage_policy::{Origin, Policy, SideChannels};
 use serde::Serialize;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,8 +23,123 @@ const LEAST: u64 = 192 << 20;
 /// The most memory of a guest: its kernel writes a list of all of it before it starts anything.
 const MOST: u64 = 16 << 30;
 
+/// Where a directory with QEMU has the program and its firmware, as a package has.
+pub const QEMU_PROGRAM: &str = "/usr/bin/qemu-system-x86_64";
+/// See [`QEMU_PROGRAM`].
+pub const QEMU_FIRMWARE: &str = "/usr/share/qemu";
+
 /// Where the host has its system.
 const USR: &str = "/usr";
+
+/// What carries out the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "accelerator", content = "no_kvm", rename_all = "kebab-case")]
+pub enum Acceleration {
+    /// The CPU, by the host's KVM.
+    Kvm,
+    /// QEMU, which translates them, and why.
+    Tcg(NoKvm),
+}
+
+/// Why KVM is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoKvm {
+    /// The host has no such device.
+    Absent,
+    /// The user, or the agent that root starts, may not open it.
+    Denied,
+    /// It runs the kernel of a guest many times slower than a CPU does.
+    Slow,
+    /// It does not run a guest at all.
+    Failed,
+}
+
+impl NoKvm {
+    /// The reason in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            NoKvm::Absent => "this host has no /dev/kvm",
+            NoKvm::Denied => "the agent may not open /dev/kvm",
+            NoKvm::Slow => "KVM interprets the guest's kernel on this host",
+            NoKvm::Failed => "KVM does not run a guest on this host",
+        }
+    }
+}
+
+impl fmt::Display for Acceleration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Acceleration::Kvm => f.write_str("kvm"),
+            Acceleration::Tcg(why) => write!(f, "tcg, emulated: {}", why.reason()),
+        }
+    }
+}
+
+/// A machine that was saved when its guest was ready, and knew nothing of a cage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestTemplate {
+    /// RAM of the guest in MiB.
+    pub memory: u64,
+    /// Whether it has a network interface.
+    pub network: bool,
+    /// Where the guest's memory and the state of its devices are.
+    pub directory: PathBuf,
+    /// SHA-256 over what it was made from and what was saved, in hexadecimal.
+    pub digest: String,
+}
+
+/// How a guest gets to its first command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "start", rename_all = "kebab-case")]
+pub enum GuestStart {
+    /// From a template.
+    Restored {
+        /// The template's digest.
+        template: String,
+    },
+    /// As every machine does, and why.
+    Boots {
+        /// The reason.
+        boots: BootReason,
+    },
+}
+
+/// Why a guest boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BootReason {
+    /// There is no template of this QEMU, kernel and initramfs.
+    NoTemplate,
+    /// There is none with so much memory.
+    OtherMemory,
+    /// QEMU is started from another system than the view's.
+    OtherSystem,
+}
+
+impl BootReason {
+    /// The reason in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            BootReason::NoTemplate => {
+                "no template is set up; `ironcage setup microvm --warm` makes one"
+            }
+            BootReason::OtherMemory => {
+                "no template has this size; `ironcage setup microvm --warm --memory SIZE` makes one"
+            }
+            BootReason::OtherSystem => "--root and --image have no template",
+        }
+    }
+}
+
+impl fmt::Display for GuestStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GuestStart::Restored { template } => write!(f, "restored from sha256:{template}"),
+            GuestStart::Boots { boots } => write!(f, "boots: {}", boots.reason()),
+        }
+    }
+}
 
 /// What a microVM is made of, as `ironcage setup microvm` has left it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +160,12 @@ pub struct GuestFiles {
     pub kernel_digest: String,
     /// See `kernel_digest`.
     pub initramfs_digest: String,
+    /// The directory that QEMU and its firmware are in, where they are not the system's.
+    pub qemu_directory: Option<PathBuf>,
+    /// Templates that these files fit.
+    pub templates: Vec<GuestTemplate>,
+    /// What carries out its instructions, as it was measured on this host.
+    pub acceleration: Acceleration,
 }
 
 /// The machine of a cage.
@@ -55,8 +178,15 @@ pub struct Microvm {
     /// [`SYSTEM`] then.
     #[serde(skip)]
     pub loader: Option<PathBuf>,
-    /// How it runs the guest's instructions.
-    pub acceleration: &'static str,
+    /// What carries out the guest's instructions.
+    #[serde(flatten)]
+    pub acceleration: Acceleration,
+    /// The directory with QEMU and its firmware, where they are not the system's.
+    #[serde(skip)]
+    pub qemu_directory: Option<PathBuf>,
+    /// How it gets to its first command. The guest of a scope boots.
+    #[serde(flatten)]
+    pub start: GuestStart,
     /// Whether commands are root of the guest's kernel.
     pub root: bool,
     /// RAM of the guest in MiB.
@@ -162,11 +292,37 @@ fn scope_share(limit: u64) -> Option<u64> {
     (rest >= LEAST).then_some(share)
 }
 
+/// The template of a machine with as much memory as it may have, and its memory in MiB. Where nobody
+/// chose the limit, a guest has less than it allows rather than boot.
+fn choose_template<'t>(
+    files: &'t GuestFiles,
+    (memory, network): (u64, bool),
+    limit: &Origin,
+) -> (Option<&'t GuestTemplate>, u64) {
+    let by_default = matches!(limit, Origin::BuiltIn | Origin::Profile { .. });
+    let fits = |template: &&GuestTemplate| {
+        let size = match by_default {
+            true => template.memory <= memory,
+            false => template.memory == memory,
+        };
+        size && template.network == network
+    };
+    let template = files
+        .templates
+        .iter()
+        .filter(fits)
+        .max_by_key(|template| template.memory);
+    (
+        template,
+        template.map_or(memory, |template| template.memory),
+    )
+}
+
 /// The machine of a plan, with what its view needs for it. [`Plan::update_machine`] fills in how it
 /// is made.
 pub(crate) fn make(
     (files, request, policy): (&GuestFiles, &Request, &Policy),
-    bounds: &Bounds,
+    (bounds, network): (&Bounds, bool),
     leases: Option<&Leases>,
     view: &mut Vec<Item<ViewOp>>,
 ) -> Result<Microvm, PlanError> {
@@ -184,19 +340,40 @@ pub(crate) fn make(
         ));
     }
     let other_system = request.root.is_some() || request.image.is_some();
-    if other_system && !(files.loader.starts_with(USR) && files.qemu.starts_with(USR)) {
+    let of_system = files.qemu_directory.is_none();
+    if other_system && !(files.loader.starts_with(USR) && files.qemu.starts_with(USR)) && of_system
+    {
         return Err(refusal(
             "another root file system",
             "--root or --image",
             "QEMU or its dynamic loader is not in /usr; use --isolation namespace",
         ));
     }
+    let limited_by = &policy.limits.memory.origin;
+    let (template, memory) = match other_system {
+        true => (None, memory >> 20),
+        false => choose_template(files, (memory >> 20, network), limited_by),
+    };
+    let start = match template {
+        Some(template) => GuestStart::Restored {
+            template: template.digest.clone(),
+        },
+        None => GuestStart::Boots {
+            boots: match (other_system, files.templates.is_empty()) {
+                (true, _) => BootReason::OtherSystem,
+                (false, true) => BootReason::NoTemplate,
+                (false, false) => BootReason::OtherMemory,
+            },
+        },
+    };
     let machine = Microvm {
+        qemu_directory: files.qemu_directory.clone(),
+        start,
         qemu: files.qemu.clone(),
         loader: other_system.then(|| files.loader.clone()),
-        acceleration: "emulated",
+        acceleration: files.acceleration,
         root: policy.guest_root.value,
-        memory: memory >> 20,
+        memory,
         scope_memory: share.map(|share| within(share - BESIDE) >> 20),
         kernel: files.version.clone(),
         kernel_digest: files.kernel_digest.clone(),
@@ -213,12 +390,13 @@ pub(crate) fn make(
         },
         origin: origin(),
     };
-    let system = other_system.then(|| Item {
+    // Only where it is used: the agent is in the guest, but a guest that takes QEMU over is not.
+    let device = (machine.acceleration == Acceleration::Kvm).then(|| Item {
         what: ViewOp::Bind {
-            source: USR.into(),
-            target: Path::new(SYSTEM).join("usr"),
-            access: Access::Read,
-            kind: NodeKind::Directory,
+            source: KVM.into(),
+            target: KVM.into(),
+            access: Access::Device,
+            kind: NodeKind::File,
             owner: None,
         },
         origin: origin(),
@@ -231,6 +409,19 @@ pub(crate) fn make(
         },
         origin: origin(),
     };
+    let tree = |source: &Path, target: &str| Item {
+        what: ViewOp::Bind {
+            source: source.to_owned(),
+            target: target.into(),
+            access: Access::Read,
+            kind: NodeKind::Directory,
+            owner: None,
+        },
+        origin: origin(),
+    };
+    let qemu = (files.qemu_directory.as_deref()).map(|source| tree(source, QEMU));
+    let template = template.map(|template| tree(&template.directory, TEMPLATE));
+    let system = other_system.then(|| tree(Path::new(USR), &format!("{SYSTEM}/usr")));
     let ops = [
         bind(&files.program, PROGRAM),
         bind(&files.kernel, KERNEL),
@@ -246,8 +437,47 @@ pub(crate) fn make(
         origin: policy.guest_root.origin.to_string(),
     });
     let places = places.into_iter().filter(|_| machine.root);
-    before_seal(view, ops.into_iter().chain(system).chain(places));
+    before_seal(
+        view,
+        ops.into_iter()
+            .chain(device)
+            .chain(system)
+            .chain(qemu)
+            .chain(template)
+            .chain(places),
+    );
     Ok(machine)
+}
+
+/// How a template's machine is made: as the machines that are restored from it, and of no cage.
+pub fn template_machine(
+    (qemu, firmware): (String, Option<String>),
+    (memory, network): (u64, bool),
+    acceleration: Acceleration,
+) -> MachineConfig {
+    MachineConfig {
+        qemu,
+        firmware,
+        loader: None,
+        memory,
+        restore: false,
+        kvm: acceleration == Acceleration::Kvm,
+        vmm_filter: Vec::new(),
+        files_filter: filter::vm_files(),
+        guest: GuestSetup {
+            uid: 0,
+            gid: 0,
+            root: false,
+            hostname: String::new(),
+            network,
+            files: 0,
+            processes: 0,
+            filter: Vec::new(),
+            time: 0,
+            entropy: Vec::new(),
+            relays: Vec::new(),
+        },
+    }
 }
 
 impl Plan {
@@ -280,11 +510,22 @@ impl Plan {
             let top = machine.loader.as_ref().map_or("", |_| SYSTEM);
             format!("{top}{}", path.display())
         };
+        let restored = matches!(machine.start, GuestStart::Restored { .. });
+        let (qemu, firmware) = match &machine.qemu_directory {
+            None => (of_host(&machine.qemu), None),
+            Some(_) => (
+                format!("{QEMU}{QEMU_PROGRAM}"),
+                Some(format!("{QEMU}{QEMU_FIRMWARE}")),
+            ),
+        };
         let config = MachineConfig {
-            qemu: of_host(&machine.qemu),
+            qemu,
+            firmware,
+            restore: restored && self.scope.is_none(),
             loader: machine.loader.as_deref().map(of_host),
             memory,
-            vmm_filter: filter::vmm(),
+            kvm: machine.acceleration == Acceleration::Kvm,
+            vmm_filter: filter::vmm(machine.acceleration),
             files_filter: filter::vm_files(),
             guest: GuestSetup {
                 uid: self.identity.uid,
@@ -324,6 +565,50 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_is_used_for_its_own_size_or_where_nobody_chose_one() {
+        let template = |memory, network| GuestTemplate {
+            memory,
+            network,
+            directory: PathBuf::new(),
+            digest: String::new(),
+        };
+        let files = GuestFiles {
+            qemu: PathBuf::new(),
+            loader: PathBuf::new(),
+            program: PathBuf::new(),
+            kernel: PathBuf::new(),
+            initramfs: PathBuf::new(),
+            version: String::new(),
+            kernel_digest: String::new(),
+            initramfs_digest: String::new(),
+            qemu_directory: None,
+            templates: vec![
+                template(512, true),
+                template(1024, true),
+                template(512, false),
+            ],
+            acceleration: Acceleration::Tcg(NoKvm::Absent),
+        };
+        let named = Origin::Flag {
+            flag: "--memory".into(),
+        };
+        for (memory, network, limit, wanted) in [
+            (2048, true, &Origin::BuiltIn, Some(1024)),
+            (600, true, &Origin::BuiltIn, Some(512)),
+            (2048, false, &Origin::BuiltIn, Some(512)),
+            (500, true, &Origin::BuiltIn, None),
+            (512, true, &named, Some(512)),
+            (2048, true, &named, None),
+            (1024, false, &named, None),
+        ] {
+            let (chosen, size) = choose_template(&files, (memory, network), limit);
+            assert_eq!(chosen.map(|template| template.memory), wanted);
+            assert_eq!(size, wanted.unwrap_or(memory));
+            assert!(chosen.is_none_or(|template| template.network == network));
+        }
+    }
 
     #[test]
     fn two_guests_and_what_is_beside_them_fit_into_the_limit() {

@@ -18,6 +18,7 @@ use crate::stage::{
 use ironcage_egress::ProxyIds;
 use ironcage_guest::{GuestSetup, MachineConfig};
 use ironcage_model::in_full;
+use ironcage_plan::{Acceleration, NoKvm};
 use ironcage_sys::attack;
 use ironcage_sys::rustix::fs::{MemfdFlags, memfd_create};
 use ironcage_sys::rustix::mount::{MountPropagationFlags, mount_change};
@@ -305,7 +306,10 @@ pub(crate) fn machine() -> serde_json::Result<String> {
         qemu: String::new(),
         loader: None,
         memory: 0,
-        vmm_filter: ironcage_plan::vmm_filter(),
+        firmware: None,
+        restore: false,
+        kvm: false,
+        vmm_filter: ironcage_plan::vmm_filter(Acceleration::Tcg(NoKvm::Absent)),
         files_filter: Vec::new(),
         guest,
     };

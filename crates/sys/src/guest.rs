@@ -111,7 +111,9 @@ pub fn configure_interface(
     .map(drop)
 }
 
-/// Adds bytes to the kernel's pool of randomness, and counts them as random.
+/// Adds bytes to the kernel's pool of randomness, counts them as random, and has its generator begin
+/// with them now: a machine that was restored would give out what its template's others do for up to
+/// a minute.
 pub fn add_entropy(random: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
     #[repr(C)]
     struct Pool {
@@ -121,6 +123,8 @@ pub fn add_entropy(random: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
     }
     /// `_IOW('R', 0x03, int[2])`.
     const RNDADDENTROPY: libc::c_ulong = 0x4008_5203;
+    /// `_IO('R', 0x07)`.
+    const RNDRESEEDCRNG: libc::c_ulong = 0x5207;
     let pool = Pool {
         bits: 256,
         size: 32,
@@ -133,6 +137,14 @@ pub fn add_entropy(random: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
             RNDADDENTROPY as libc::Ioctl,
             std::ptr::from_ref(&pool),
         )
-    }))
-    .map(drop)
+    }))?;
+    // SAFETY: no memory is involved.
+    let begun = check(i64::from(unsafe {
+        libc::ioctl(random.as_raw_fd(), RNDRESEEDCRNG as libc::Ioctl)
+    }));
+    match begun {
+        // It was never begun, and begins with these bytes.
+        Err(error) if error.raw_os_error() == Some(libc::ENODATA) => Ok(()),
+        other => other.map(drop),
+    }
 }

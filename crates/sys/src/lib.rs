@@ -21,6 +21,7 @@ pub mod clone;
 pub mod entry;
 pub mod faults;
 pub mod inet;
+pub mod kvm;
 pub mod landlock;
 pub mod lock;
 pub mod mount;

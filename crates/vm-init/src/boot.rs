@@ -59,8 +59,17 @@ pub(crate) fn begin() -> Result<OwnedFd, BootError> {
         MountFlags::NOSUID,
         c"ptmxmode=0666,mode=620",
     )?;
-    load_modules(&|name| !is_of_root(name))?;
+    load_modules(&is_early)?;
     port()
+}
+
+/// Modules that a guest has before it is told what it is for. Without the drivers of the shared root
+/// and of the network, a machine that is saved then can be restored with others, which it does not
+/// know.
+fn is_early(name: &str) -> bool {
+    let (_, name) = name.split_once('-').unwrap_or(("", name));
+    let driver = matches!(name.trim_end_matches(".ko"), "virtiofs" | "virtio_net");
+    !driver && !is_of_root(name)
 }
 
 /// Modules of what only root of the guest uses.
@@ -118,9 +127,6 @@ fn port() -> Result<OwnedFd, BootError> {
 
 /// Mounts the shared root and prepares it for the agent.
 pub(crate) fn finish(setup: &GuestSetup) -> Result<(), BootError> {
-    if setup.root {
-        load_modules(&is_of_root)?;
-    }
     let time = Timespec {
         tv_sec: (setup.time / 1_000_000_000) as i64,
         tv_nsec: (setup.time % 1_000_000_000) as i64,
@@ -130,6 +136,7 @@ pub(crate) fn finish(setup: &GuestSetup) -> Result<(), BootError> {
         let pool = File::open("/dev/urandom").map_err(doing("open /dev/urandom"))?;
         ironcage_sys::guest::add_entropy(pool.as_fd(), bytes).map_err(doing("add randomness"))?;
     }
+    load_modules(&|name| !is_early(name) && (setup.root || !is_of_root(name)))?;
     sethostname(setup.hostname.as_bytes()).map_err(doing("set the host name"))?;
     fs::write(FILTER, &setup.filter).map_err(doing("keep the system call filter"))?;
     fs::create_dir_all(ROOT).map_err(doing("make the place of the root"))?;

@@ -5,7 +5,7 @@
 //! less than an agent in a namespace cage has.
 
 use crate::{VmError, doing, machine};
-use ironcage_guest::{MachineConfig, PLACE};
+use ironcage_guest::{KVM, MachineConfig, PLACE};
 use ironcage_sys::rustix::thread::set_no_new_privs;
 use ironcage_sys::seccomp::{decode, install_plain};
 use landlock::{
@@ -80,6 +80,14 @@ fn restrict_files(config: &MachineConfig) -> Result<(), VmError> {
         let Ok(place) = PathFd::new(place) else {
             continue;
         };
+        ruleset = ruleset
+            .add_rule(PathBeneath::new(place, rights))
+            .map_err(wrong)?;
+    }
+    if config.kvm {
+        let place =
+            PathFd::new(KVM).map_err(|error| doing("open /dev/kvm")(io::Error::other(error)))?;
+        let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         ruleset = ruleset
             .add_rule(PathBeneath::new(place, rights))
             .map_err(wrong)?;

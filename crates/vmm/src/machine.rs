@@ -3,21 +3,18 @@
 
 use crate::{FILES, VmError, doing};
 use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, MachineConfig, PORT, ROOT_TAG, SYSTEM, network};
+use ironcage_sys::rustix::io::{FdFlags, fcntl_setfd};
+use std::ffi::OsString;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// What every start of QEMU has.
-const FIXED: [&str; 27] = [
+const FIXED: [&str; 19] = [
     "-M",
     "microvm,x-option-roms=off,rtc=on,isa-serial=off,pit=off,pic=off",
-    "-accel",
-    // Translated code is bounded: the cage keeps 160 MiB for everything beside the guest's memory.
-    "tcg,tb-size=64",
-    "-cpu",
-    "max,-la57",
     "-nodefaults",
     "-no-user-config",
     "-display",
@@ -33,16 +30,48 @@ const FIXED: [&str; 27] = [
     "virtio-serial-device",
     "-chardev",
     "stdio,id=control,signal=off",
-    "-kernel",
-    KERNEL,
-    "-initrd",
-    INITRAMFS,
     "-machine",
     "memory-backend=memory",
 ];
 
+/// QEMU carries out the guest's instructions. Translated code is bounded: the cage keeps 160 MiB for
+/// everything beside the guest's memory.
+const EMULATED: [&str; 4] = ["-accel", "tcg,tb-size=64", "-cpu", "max,-la57"];
+/// The host's CPU does.
+const BY_KVM: [&str; 4] = ["-accel", "kvm", "-cpu", "host"];
+
 /// Where distributions have QEMU's firmware.
 const FIRMWARE: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
+/// The firmware of the machine: newer versions of QEMU start with another one.
+const QBOOT: &str = "qboot.rom";
+
+/// What a machine is made of outside of it.
+pub(crate) struct Parts<'p> {
+    pub(crate) kernel: &'p Path,
+    pub(crate) initramfs: &'p Path,
+    /// The file server's socket, as an option of QEMU.
+    pub(crate) files: String,
+    /// The guest's memory: a file, shared with the file server. Without one, QEMU makes it.
+    pub(crate) memory: Option<OsString>,
+    /// QEMU's own control socket, for a machine that is saved or restored.
+    pub(crate) commands: Option<UnixStream>,
+    /// Whether it waits for a saved state.
+    pub(crate) restore: bool,
+}
+
+impl Parts<'_> {
+    /// Those of a cage.
+    pub(crate) fn of_cage() -> Parts<'static> {
+        Parts {
+            kernel: Path::new(KERNEL),
+            initramfs: Path::new(INITRAMFS),
+            files: format!("path={FILES},abstract=on"),
+            memory: None,
+            commands: None,
+            restore: false,
+        }
+    }
+}
 
 /// Reads how the machine is made.
 pub(crate) fn read(place: &Path) -> Result<MachineConfig, VmError> {
@@ -51,12 +80,12 @@ pub(crate) fn read(place: &Path) -> Result<MachineConfig, VmError> {
     MachineConfig::decode(&bytes).map_err(doing(action()))
 }
 
-/// Starts QEMU, with this end of the control channel as its standard streams.
-pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child, VmError> {
-    let output = control
-        .try_clone()
-        .map_err(doing("copy the control channel"))?;
-    let memory = config.memory;
+/// Starts QEMU in a cage, with this end of the control channel as its standard streams.
+pub(crate) fn start(
+    config: &MachineConfig,
+    parts: &Parts<'_>,
+    control: UnixStream,
+) -> Result<Child, VmError> {
     let own = std::env::current_exe().map_err(doing("find this program"))?;
     let mut command = Command::new(own);
     command.env_clear().args(["confined", MACHINE]);
@@ -64,37 +93,24 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
         None => command.arg(&config.qemu),
         Some(loader) => from_system(&mut command, loader, &config.qemu),
     };
-    command
-        .args(FIXED)
-        .arg("-m")
-        .arg(format!("{memory}M"))
-        .arg("-object")
-        .arg(format!(
-            "memory-backend-memfd,id=memory,size={memory}M,share=on"
-        ))
-        .arg("-device")
-        .arg(format!("virtserialport,chardev=control,name={PORT}"))
-        .arg("-chardev")
-        .arg(format!("socket,id=files,path={FILES},abstract=on"))
-        .arg("-device")
-        .arg(format!("vhost-user-fs-device,chardev=files,tag={ROOT_TAG}"))
-        .arg("-append")
-        .arg(kernel_arguments());
-    if config.guest.network {
-        let (all, gateway, resolver, guest) = (
-            network::NETWORK,
-            network::GATEWAY,
-            network::RESOLVER,
-            network::GUEST,
-        );
-        command
-            .arg("-netdev")
-            .arg(format!(
-                "user,id=net,ipv4=on,net={all},host={gateway},dns={resolver},dhcpstart={guest},ipv6=on"
-            ))
-            .args(["-device", "virtio-net-device,netdev=net"]);
+    run(command, config, parts, control)
+}
+
+/// Starts QEMU by a command that names the program.
+pub(crate) fn run(
+    mut command: Command,
+    config: &MachineConfig,
+    parts: &Parts<'_>,
+    control: UnixStream,
+) -> Result<Child, VmError> {
+    let output = control
+        .try_clone()
+        .map_err(doing("copy the control channel"))?;
+    if let Some(commands) = &parts.commands {
+        inherit(commands)?;
     }
     command
+        .args(arguments(config, parts))
         .env("TMPDIR", "/tmp")
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(control)))
@@ -102,6 +118,75 @@ pub(crate) fn start(config: &MachineConfig, control: UnixStream) -> Result<Child
         .stderr(Stdio::piped())
         .spawn()
         .map_err(doing(format!("start {}", config.qemu)))
+}
+
+/// Keeps a descriptor open, under its number, in the program that is started next.
+pub(crate) fn inherit(descriptor: impl AsFd) -> Result<(), VmError> {
+    fcntl_setfd(descriptor, FdFlags::empty()).map_err(doing("pass a descriptor on"))
+}
+
+/// The same for a template and for what is restored from it, but for `parts`.
+fn arguments(config: &MachineConfig, parts: &Parts<'_>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = Vec::new();
+    words.extend(FIXED.map(OsString::from));
+    words.extend(if config.kvm { BY_KVM } else { EMULATED }.map(OsString::from));
+    words.extend(["-bios", QBOOT].map(OsString::from));
+    if let Some(firmware) = &config.firmware {
+        words.extend(["-L", firmware].map(OsString::from));
+    }
+    words.extend(["-kernel".into(), parts.kernel.into()]);
+    words.extend(["-initrd".into(), parts.initramfs.into()]);
+    let memory = config.memory;
+    words.extend(["-m".into(), format!("{memory}M").into(), "-object".into()]);
+    let size = format!("id=memory,size={memory}M,share=on");
+    words.push(match &parts.memory {
+        None => format!("memory-backend-memfd,{size}").into(),
+        Some(file) => {
+            let mut option = OsString::from(format!("memory-backend-file,{size},mem-path="));
+            option.push(file);
+            option
+        }
+    });
+    let options = [
+        (
+            "-device",
+            format!("virtserialport,chardev=control,name={PORT}"),
+        ),
+        ("-chardev", format!("socket,id=files,{}", parts.files)),
+        (
+            "-device",
+            format!("vhost-user-fs-device,chardev=files,tag={ROOT_TAG}"),
+        ),
+        ("-append", kernel_arguments(config.kvm)),
+    ];
+    let mut add = |name: &str, value: String| words.extend([name.into(), value.into()]);
+    for (name, value) in options {
+        add(name, value);
+    }
+    if config.guest.network {
+        let (all, gateway, resolver, guest) = (
+            network::NETWORK,
+            network::GATEWAY,
+            network::RESOLVER,
+            network::GUEST,
+        );
+        add(
+            "-netdev",
+            format!(
+                "user,id=net,ipv4=on,net={all},host={gateway},dns={resolver},dhcpstart={guest},ipv6=on"
+            ),
+        );
+        add("-device", "virtio-net-device,netdev=net".into());
+    }
+    if let Some(commands) = &parts.commands {
+        let number = commands.as_raw_fd();
+        add("-chardev", format!("socket,id=commands,fd={number}"));
+        add("-mon", "chardev=commands,mode=control".into());
+    }
+    if parts.restore {
+        add("-incoming", "defer".into());
+    }
+    words
 }
 
 /// Starts QEMU from the host's system, in a view that has another one at the places that QEMU knows.
@@ -121,8 +206,12 @@ fn from_system<'c>(command: &'c mut Command, loader: &str, qemu: &str) -> &'c mu
 }
 
 /// The kernel's command line.
-fn kernel_arguments() -> String {
+fn kernel_arguments(kvm: bool) -> String {
     let mut line = String::from("reboot=t panic=-1 quiet console=none no_timer_check");
+    if kvm {
+        // It has a clock of its own, and no translations.
+        return line;
+    }
     // The file server writes into the guest's memory behind the emulator's back: it must not find
     // translations of what was there before.
     line.push_str(" init_on_alloc=1");

@@ -7,17 +7,20 @@
 //! - `monitor`: starts the file server and QEMU, and carries the frames of all clients over the one
 //!   control channel.
 //! - `files`: the file server, which is the cage's view for the guest.
+//! - `template`: makes a template, not in a cage, for `ironcage setup microvm`.
 //! - `confined`: executes QEMU with the system calls and files that it needs, and no more.
 //!
 //! All of them read what the guest sends. None can do more than the agent could in a namespace cage.
 #![forbid(unsafe_code)]
 
 mod client;
+mod commands;
 mod confine;
 mod files;
 mod machine;
 mod monitor;
 mod relay;
+mod template;
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt as _;
@@ -61,7 +64,8 @@ fn main() -> ExitCode {
     let done = match part.to_str() {
         Some("client") => client::run(&rest),
         Some("monitor") => monitor::run(),
-        Some("files") => files::run(),
+        Some("files") => files::run(&rest),
+        Some("template") => template::make(&rest),
         Some("confined") => confine::run(&rest),
         _ => {
             eprintln!("ironcage-vmm: this is a part of `ironcage run --isolation microvm`");

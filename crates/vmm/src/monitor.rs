@@ -3,8 +3,9 @@
 //! It reads nothing of what the streams hold. A guest that sends what the protocol does not have, or
 //! more than a client has credited, loses the session or the machine.
 
+use crate::machine::Parts;
 use crate::relay::Relays;
-use crate::{FILES, VmError, address, doing, machine};
+use crate::{FILES, VmError, address, doing, machine, template};
 use ironcage_guest::{
     Decoder, Frame, GUEST_SESSIONS, Kind, MACHINE, MAX_SESSIONS, MachineConfig, WINDOW,
 };
@@ -14,7 +15,7 @@ use ironcage_sys::rustix::io::{Errno, read, write};
 use ironcage_sys::rustix::rand::{GetRandomFlags, getrandom};
 use ironcage_sys::rustix::stdio;
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -112,6 +113,26 @@ fn refuse(listener: &UnixListener, why: &str) {
     }
 }
 
+/// What QEMU said of a start that failed, and the end of both processes.
+fn start_failed(qemu: &mut Child, files: &mut Child, error: VmError) -> VmError {
+    let _ = qemu.kill();
+    let mut text = String::new();
+    if let Some(complaints) = qemu.stderr.take() {
+        // Without its words the error still says what failed.
+        let _ = complaints.take(SAID as u64).read_to_string(&mut text);
+    }
+    for child in [qemu, files] {
+        // What has ended needs no end.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let text = text.replace(|c: char| c.is_control(), " ");
+    doing("restore the machine from its template")(io::Error::other(format!(
+        "{error} {}",
+        text.trim()
+    )))
+}
+
 fn nonblocking(descriptor: impl AsFd) -> Result<(), VmError> {
     fcntl_setfl(descriptor, OFlags::NONBLOCK).map_err(doing("set up a stream"))
 }
@@ -133,14 +154,37 @@ impl Monitor {
             .map_err(doing("start the file server"))?;
         let files_end = files.stdout.take().map(OwnedFd::from);
         let (control, end) = UnixStream::pair().map_err(doing("make the control channel"))?;
-        let mut qemu = machine::start(&config, end)?;
+        let mut parts = Parts::of_cage();
+        let (mut memory, mut socket) = (None, None);
+        if config.restore {
+            let copied = memory.insert(template::memory()?);
+            machine::inherit(&*copied)?;
+            parts.memory = Some(template::path_of(copied));
+            let (ours, theirs) = UnixStream::pair().map_err(doing("make QEMU's socket"))?;
+            parts.commands = Some(theirs);
+            parts.restore = true;
+            socket = Some(ours);
+        }
+        let mut qemu = machine::start(&config, &parts, end)?;
+        // QEMU has both by now, and it alone.
+        drop((parts, memory));
+        if let Some(socket) = socket
+            && let Err(error) = template::restore(socket)
+        {
+            return Err(start_failed(&mut qemu, &mut files, error));
+        }
         let complaints = qemu.stderr.take().map(OwnedFd::from);
         nonblocking(&listener)?;
         nonblocking(&control)?;
         if let Some(complaints) = &complaints {
             nonblocking(complaints)?;
         }
-        Ok(Monitor {
+        // What is restored has said that it is there when the template was made.
+        let stage = match config.restore {
+            true => Stage::SettingUp,
+            false => Stage::Booting,
+        };
+        let mut monitor = Monitor {
             config,
             listener,
             control,
@@ -151,11 +195,16 @@ impl Monitor {
             said: Vec::new(),
             decoder: Decoder::default(),
             to_guest: Vec::new(),
-            stage: Stage::Booting,
+            stage,
             clients: BTreeMap::new(),
             relays,
             next: 1,
-        })
+        };
+        if stage == Stage::SettingUp {
+            let setup = monitor.set_up().map_err(io::Error::other);
+            setup.map_err(doing("set up the guest"))?;
+        }
+        Ok(monitor)
     }
 
     /// One round, or why it is the last.
@@ -405,6 +454,13 @@ impl Monitor {
             let _ = child.wait();
         }
         self.read_complaints();
+        let unrestored = self.config.restore && self.stage != Stage::Ready;
+        let why = match unrestored {
+            true => format!(
+                "the machine could not be restored from its template, which `ironcage setup microvm --warm` makes again: {why}"
+            ),
+            false => why.to_owned(),
+        };
         let said = String::from_utf8_lossy(&self.said);
         let text = match said.trim() {
             "" => format!("{why} ({state})"),

@@ -265,7 +265,7 @@ fn download(scratch: &Path) -> Result<Kernel, SetupError> {
     })
 }
 
-fn output(command: &mut Command) -> Result<String, SetupError> {
+pub(super) fn output(command: &mut Command) -> Result<String, SetupError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |said: String| SetupError::Command {
         command: name.clone(),

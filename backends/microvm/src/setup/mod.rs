@@ -4,8 +4,11 @@
 
 mod cpio;
 mod kernel;
+mod qemu;
+mod template;
 
-use ironcage_plan::GuestFiles;
+use crate::kvm;
+use ironcage_plan::{GuestFiles, GuestTemplate};
 use ironcage_programs::{FindError, Program};
 use kernel::Kernel;
 use serde::{Deserialize, Serialize};
@@ -17,6 +20,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 pub use kernel::KernelSource;
+pub use qemu::{Qemu, unpack};
 
 /// Names in the directory.
 const KERNEL: &str = "kernel";
@@ -26,12 +30,6 @@ const MANIFEST: &str = "manifest.json";
 const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "virtiofs", "virtio_net"];
 /// Modules that root of a guest uses, where the kernel has them.
 const OF_ROOT: [&str; 1] = ["overlay"];
-/// Where distributions install QEMU.
-const QEMU: [&str; 2] = [
-    "/usr/bin/qemu-system-x86_64",
-    "/usr/local/bin/qemu-system-x86_64",
-];
-
 /// Where programs name what loads them.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
@@ -71,6 +69,15 @@ pub enum SetupError {
     /// A program of the package is missing.
     #[error(transparent)]
     Program(#[from] FindError),
+    /// There is no QEMU to unpack.
+    #[error("cannot unpack a newer QEMU: {0}")]
+    NoNewQemu(String),
+    /// QEMU cannot save a machine with a shared root.
+    #[error("cannot make a template: QEMU {0} cannot save a machine with a shared root")]
+    OldQemu(String),
+    /// The template's guest did not boot, or was not saved.
+    #[error("cannot make a template: {0}")]
+    Template(String),
     /// A file cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
@@ -82,7 +89,7 @@ pub enum SetupError {
         source: io::Error,
     },
     /// A command failed.
-    #[error("cannot download a kernel: {command} failed: {said}")]
+    #[error("cannot set up the guest: {command} failed: {said}")]
     Command {
         /// The command.
         command: String,
@@ -115,6 +122,11 @@ impl SetupError {
             SetupError::Module { .. } => {
                 "name the directory with the kernel's modules with --modules DIR; compressed modules cannot be used"
             }
+            SetupError::NoNewQemu(_) => "install QEMU 10 or newer, which `--warm` then uses",
+            SetupError::OldQemu(_) => {
+                "run `ironcage setup microvm --qemu --warm`, which unpacks QEMU 10 of Debian's backports"
+            }
+            SetupError::Template(_) => "run it without --warm: guests boot then",
             SetupError::Program(error) => error.hint(),
             SetupError::File { .. } => "check that you can read and write it",
         }
@@ -152,15 +164,6 @@ fn mark(program: &Path) -> Result<(u64, i64, i64), SetupError> {
     Ok((found.size(), found.mtime(), found.mtime_nsec()))
 }
 
-/// The VMM of this host.
-///
-/// # Errors
-/// Where there is none.
-pub fn qemu() -> Result<PathBuf, SetupError> {
-    let mut there = QEMU.iter().map(PathBuf::from).filter(|path| path.is_file());
-    there.next().ok_or(SetupError::NoQemu)
-}
-
 /// The guest that was set up in a directory.
 ///
 /// # Errors
@@ -171,8 +174,12 @@ pub fn find(directory: &Path) -> Result<GuestFiles, SetupError> {
         return Err(SetupError::Stale);
     }
     let loader = Path::new(LOADER);
+    let qemu = Qemu::find(directory)?;
+    let acceleration = kvm::acceleration(directory);
     Ok(GuestFiles {
-        qemu: qemu()?,
+        templates: template::find(directory, &manifest, (&qemu, acceleration)),
+        qemu: qemu.program,
+        qemu_directory: qemu.directory,
         loader: loader.canonicalize().map_err(file("find", loader))?,
         program: Program::Vmm.find()?,
         kernel: directory.join(KERNEL),
@@ -180,6 +187,7 @@ pub fn find(directory: &Path) -> Result<GuestFiles, SetupError> {
         version: manifest.version,
         kernel_digest: manifest.kernel,
         initramfs_digest: manifest.initramfs,
+        acceleration,
     })
 }
 
@@ -254,6 +262,25 @@ pub fn set_up(directory: &Path, source: &KernelSource) -> Result<Manifest, Setup
     Ok(manifest)
 }
 
+/// Makes the templates of a guest with so many MiB: with a network interface, and without.
+///
+/// # Errors
+/// QEMU is too old, or the guest does not boot.
+pub fn warm(directory: &Path, memory: u64) -> Result<Vec<GuestTemplate>, SetupError> {
+    let manifest = manifest(directory)?;
+    let qemu = Qemu::find(directory)?;
+    let version = qemu.version()?;
+    if !Qemu::can_save(&version) {
+        return Err(SetupError::OldQemu(version));
+    }
+    let files = (directory.join(KERNEL), directory.join(INITRAMFS));
+    let by = (&qemu, kvm::acceleration(directory));
+    let sizes = [false, true].map(|network| (memory, network));
+    let made =
+        sizes.map(|size| template::make((directory, &files.0, &files.1), &manifest, by, size));
+    made.into_iter().collect()
+}
+
 /// Puts the new directory in the place of the old one. A cage that runs keeps the files it has open.
 fn replace(directory: &Path, made: &Path, scratch: &Path) -> Result<(), SetupError> {
     match fs::rename(directory, scratch.join("old")) {
@@ -266,8 +293,12 @@ fn replace(directory: &Path, made: &Path, scratch: &Path) -> Result<(), SetupErr
 }
 
 fn digest(bytes: &[u8]) -> String {
+    digest_of(Sha256::new_with_prefix(bytes))
+}
+
+fn digest_of(digest: Sha256) -> String {
     let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(bytes) {
+    for byte in digest.finalize() {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }

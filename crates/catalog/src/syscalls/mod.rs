@@ -42,6 +42,11 @@ pub fn vmm() -> &'static [SyscallList] {
     VMM
 }
 
+/// The same where KVM carries out the guest's instructions: the later rule for a call holds.
+pub fn vmm_kvm() -> &'static [SyscallList] {
+    VMM_KVM
+}
+
 /// The list of the file server in the cage of a microVM, on top of the cage's own.
 pub fn vm_files() -> &'static [SyscallList] {
     VM_FILES

@@ -5,9 +5,10 @@ use crate::json;
 use crate::paths;
 use ironcage_host::doctor::{Examination, Finding, examine};
 use ironcage_host::{HostError, Privilege, SystemFiles};
-use ironcage_microvm::setup::{SetupError, find, qemu};
+use ironcage_microvm::kvm::{self, KvmSpeed, decide};
+use ironcage_microvm::setup::{Qemu, SetupError, find};
 use ironcage_model::{Enforcement, Layer, Printable};
-use ironcage_plan::{GuestFiles, RuntimeProgram};
+use ironcage_plan::{Acceleration, GuestFiles, RuntimeProgram};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -134,12 +135,20 @@ fn print_findings(
     match guest() {
         Ok(guest) => {
             let (qemu, kernel) = (Printable::new(&guest.qemu), Printable::new(&guest.version));
+            let by = guest.acceleration;
             writeln!(
                 out,
-                "--isolation microvm: yes ({qemu}, emulated, kernel {kernel})"
+                "--isolation microvm: yes ({qemu}, {by}, kernel {kernel})"
             )?;
         }
         Err((why, hint)) => writeln!(out, "--isolation microvm: no ({why}; {hint})")?,
+    }
+    if let Some(speed) = kvm_speed() {
+        let yes = match decide(&speed, true) {
+            Acceleration::Kvm => "yes",
+            Acceleration::Tcg(_) => "no",
+        };
+        writeln!(out, "KVM: {yes} ({})", Printable::new(&speed.to_string()))?;
     }
     if missing.is_empty() {
         return writeln!(
@@ -198,14 +207,21 @@ fn print_recommendations(out: &mut impl Write, examination: &Examination) -> io:
     Ok(())
 }
 
+/// How fast KVM is now, for the starts that follow too.
+fn kvm_speed() -> Option<KvmSpeed> {
+    let home = paths::home(&SystemFiles::default()).ok()?;
+    Some(kvm::examine(&paths::guest(&home)))
+}
+
 /// The guest of microVMs that is set up, or what is missing and how to get it.
 fn guest() -> Result<GuestFiles, (String, &'static str)> {
     let home = paths::home(&SystemFiles::default());
     let home = home.map_err(|_| ("no home directory".to_owned(), "set HOME"))?;
     let missing = |error: SetupError| (error.missing(), error.hint());
     // What it is made with comes first.
-    qemu().map_err(missing)?;
-    find(&paths::guest(&home)).map_err(missing)
+    let directory = paths::guest(&home);
+    Qemu::find(&directory).map_err(missing)?;
+    find(&directory).map_err(missing)
 }
 
 #[cfg(test)]

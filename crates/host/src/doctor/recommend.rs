@@ -57,7 +57,7 @@ pub(crate) const RECOMMENDATIONS: [Recommendation; 7] = [
         risk: "hostile code, several customers on one host, kernel attacks expected",
         backend: "microvm",
         available: true,
-        why: "its own kernel, in QEMU inside a namespace cage; emulated, so slow; `ironcage setup microvm` makes the guest",
+        why: "its own kernel, in QEMU inside a namespace cage; slow where it is emulated; `ironcage setup microvm` makes the guest",
     },
 ];
 

@@ -6,11 +6,15 @@
 use super::Files;
 use fuse_backend_rs::api::server::Server;
 use fuse_backend_rs::transport::{Reader, VirtioFsWriter};
+use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use vhost::vhost_user::Listener;
-use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
+    VhostUserVirtioFeatures,
+};
 use vhost_user_backend::{VhostUserBackendMut, VhostUserDaemon, VringMutex, VringT};
 use virtio_queue::QueueOwnedT;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
@@ -91,10 +95,32 @@ impl VhostUserBackendMut for Device {
             | INDIRECT_DESCRIPTORS
             | EVENT_INDEX
             | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+            | VhostUserVirtioFeatures::LOG_ALL.bits()
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK
+        // The last two are what QEMU wants of a device that it saves. No log is ever kept: QEMU
+        // asks for one for a device in use only, and a template is saved before its guest uses it.
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::LOG_SHMFD
+            | VhostUserProtocolFeatures::DEVICE_STATE
+    }
+
+    /// A machine is saved and restored while its guest knows no file, so there is no state: the end
+    /// of the file says so.
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        file: File,
+    ) -> io::Result<Option<File>> {
+        drop(file);
+        Ok(None)
+    }
+
+    fn check_device_state(&self) -> io::Result<()> {
+        Ok(())
     }
 
     fn set_event_idx(&mut self, enabled: bool) {

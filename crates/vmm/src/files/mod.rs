@@ -8,12 +8,13 @@
 //! a request that is under way.
 
 mod device;
+mod numbers;
 mod operations;
 mod tree;
 
 use crate::files::tree::Tree;
 use crate::{VmError, confine, doing, machine};
-use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, PROGRAM, SYSTEM};
+use ironcage_guest::{INITRAMFS, KERNEL, MACHINE, PROGRAM, QEMU, SYSTEM, TEMPLATE};
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{Mode, statfs};
 use ironcage_sys::rustix::io::Errno;
@@ -22,6 +23,7 @@ use ironcage_sys::rustix::stdio;
 use ironcage_sys::rustix::thread::set_name;
 use ironcage_sys::signals;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -172,6 +174,8 @@ fn own_mounts(root: u64) -> BTreeSet<u64> {
         KERNEL.to_owned(),
         INITRAMFS.to_owned(),
         format!("{SYSTEM}/usr"),
+        QEMU.to_owned(),
+        TEMPLATE.to_owned(),
     ];
     let found = places.into_iter().filter_map(|place| {
         let place = tree::absolute(place.as_bytes()).ok()?;
@@ -181,7 +185,8 @@ fn own_mounts(root: u64) -> BTreeSet<u64> {
 }
 
 /// Serves one machine, at the socket that is standard input.
-pub(crate) fn run() -> Result<ExitCode, VmError> {
+pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, VmError> {
+    let description = words.first().map_or(Path::new(MACHINE), Path::new);
     // The guest's kernel has applied the one of its process.
     umask(Mode::empty());
     let own = stdio::stdin().try_clone_to_owned();
@@ -192,7 +197,7 @@ pub(crate) fn run() -> Result<ExitCode, VmError> {
     set_name(c"ironcage-files").map_err(doing("take a name"))?;
     let files = Arc::new(Files::new().map_err(doing("look at the cage's view"))?);
     // Before the first thread, and the first byte of the guest.
-    confine::install(&machine::read(Path::new(MACHINE))?.files_filter)?;
+    confine::install(&machine::read(description)?.files_filter)?;
     let told = Arc::clone(&files);
     std::thread::Builder::new()
         .name("ironcage-files".into())
@@ -213,6 +218,7 @@ mod tests {
     use fuse_backend_rs::abi::fuse_abi::CreateIn;
     use fuse_backend_rs::api::filesystem::{Context, FileSystem as _};
     use std::ffi::CString;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn no_process_is_given_out_by_any_name() {
@@ -244,5 +250,57 @@ mod tests {
         assert_eq!(made.err().unwrap().raw_os_error(), Some(libc::EACCES));
         let file = down(place, "file").unwrap();
         assert!(files.open(&context, file, libc::O_RDWR as u32, 0).is_ok());
+    }
+
+    #[test]
+    fn a_request_for_another_kind_of_file_reaches_no_pipe_and_nothing_behind_a_link() {
+        let top = tempfile::tempdir().unwrap();
+        let path = |name: &str| top.path().join(name);
+        std::fs::write(path("file"), "mine").unwrap();
+        std::fs::set_permissions(path("file"), std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        std::os::unix::fs::symlink(top.path(), path("place")).unwrap();
+        std::fs::create_dir(path("directory")).unwrap();
+        let pipe = CString::new(path("pipe").as_os_str().as_encoded_bytes()).unwrap();
+        let kind = ironcage_sys::rustix::fs::FileType::Fifo;
+        ironcage_sys::rustix::fs::mknodat(
+            ironcage_sys::rustix::fs::CWD,
+            &pipe,
+            kind,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let files = Files::new().unwrap();
+        let context = Context::default();
+        let down = |parent: u64, name: &str| {
+            let name = CString::new(name).unwrap();
+            files.lookup(&context, parent, &name).unwrap().inode
+        };
+        let mut at = ROOT;
+        for name in top.path().iter().skip(1) {
+            at = down(at, name.to_str().unwrap());
+        }
+        // Nobody writes to the pipe: to open it would wait for ever, with every other request.
+        for name in ["pipe", "file", "link", "place"] {
+            let synced = files.fsyncdir(&context, down(at, name), false, 0);
+            assert!(synced.is_err(), "{name}");
+        }
+        files
+            .fsyncdir(&context, down(at, "directory"), false, 0)
+            .unwrap();
+        let change = |name: &str| {
+            let mut attr = fuse_backend_rs::api::filesystem::Entry::default().attr;
+            attr.st_mode = 0o600;
+            let valid = fuse_backend_rs::abi::fuse_abi::SetattrValid::MODE;
+            let changed = files.setattr(&context, down(at, name), attr, None, valid);
+            let mode = std::fs::metadata(path("file"))
+                .unwrap()
+                .permissions()
+                .mode();
+            (changed.is_ok(), mode & 0o777)
+        };
+        assert_eq!(change("link"), (false, 0o640));
+        assert_eq!(change("file"), (true, 0o600));
     }
 }

@@ -1,5 +1,6 @@
 //! The requests of the guest's kernel, as system calls of this process.
 
+use super::numbers::{kind_number, open_flags, times};
 use super::tree::{self, FoundFile, ROOT, look, look_at};
 use super::{Files, Handle, LONG, Listed, Listing, State, stale};
 use fuse_backend_rs::abi::fuse_abi::{
@@ -11,9 +12,9 @@ use fuse_backend_rs::api::filesystem::{
 };
 use ironcage_sys::rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom,
-    StatxTimestamp, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fallocate, fchmod,
-    fchown, ftruncate, futimens, lgetxattr, linkat, llistxattr, lremovexattr, lsetxattr, mkdirat,
-    mknodat, open, readlink, renameat_with, rmdir, seek, symlink, unlink, utimensat,
+    StatxTimestamp, Uid, XattrFlags, chmodat, chownat, fallocate, fchmod, fchown, ftruncate,
+    futimens, lgetxattr, linkat, llistxattr, lremovexattr, lsetxattr, mkdirat, mknodat, open,
+    readlink, renameat_with, rmdir, seek, symlink, unlink, utimensat,
 };
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::{CStr, CString};
@@ -23,9 +24,6 @@ use std::time::Duration;
 
 /// Longest value of an attribute.
 const LONGEST_VALUE: u32 = 64 << 10;
-/// `UTIME_NOW` in the nanoseconds of a time that is set, and the one that is left.
-const NOW: i64 = libc::UTIME_NOW;
-const OMIT: i64 = libc::UTIME_OMIT;
 
 impl State {
     fn attributes(&mut self, found: &FoundFile) -> stat64 {
@@ -166,59 +164,6 @@ impl State {
     }
 }
 
-fn kind_number(kind: FileType) -> u32 {
-    let number = match kind {
-        FileType::RegularFile => libc::DT_REG,
-        FileType::Directory => libc::DT_DIR,
-        FileType::Symlink => libc::DT_LNK,
-        FileType::Fifo => libc::DT_FIFO,
-        FileType::Socket => libc::DT_SOCK,
-        FileType::CharacterDevice => libc::DT_CHR,
-        FileType::BlockDevice => libc::DT_BLK,
-        FileType::Unknown => libc::DT_UNKNOWN,
-    };
-    u32::from(number)
-}
-
-/// Flags of an open that mean something here. What a file is was decided before.
-fn open_flags(flags: u32) -> OFlags {
-    let kept = libc::O_ACCMODE | libc::O_APPEND | libc::O_TRUNC | libc::O_EXCL | libc::O_SYNC;
-    OFlags::from_bits_truncate(flags & kept as u32)
-        | OFlags::CLOEXEC
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-}
-
-fn times(attr: &stat64, valid: SetattrValid) -> Option<Timestamps> {
-    let one = |set: SetattrValid, now: SetattrValid, seconds: i64, nanoseconds: i64| {
-        let (tv_sec, tv_nsec) = match (valid.contains(now), valid.contains(set)) {
-            (true, _) => (0, NOW),
-            (false, true) => (seconds, nanoseconds),
-            (false, false) => (0, OMIT),
-        };
-        Timespec { tv_sec, tv_nsec }
-    };
-    let any = SetattrValid::ATIME
-        | SetattrValid::MTIME
-        | SetattrValid::ATIME_NOW
-        | SetattrValid::MTIME_NOW;
-    valid.intersects(any).then(|| Timestamps {
-        last_access: one(
-            SetattrValid::ATIME,
-            SetattrValid::ATIME_NOW,
-            attr.st_atime,
-            attr.st_atime_nsec,
-        ),
-        last_modification: one(
-            SetattrValid::MTIME,
-            SetattrValid::MTIME_NOW,
-            attr.st_mtime,
-            attr.st_mtime_nsec,
-        ),
-    })
-}
-
 impl FileSystem for Files {
     type Inode = u64;
     type Handle = u64;
@@ -278,6 +223,11 @@ impl FileSystem for Files {
             .contains(SetattrValid::GID)
             .then(|| Gid::from_raw(attr.st_gid));
         let times = times(&attr, valid);
+        // It would be the mode of what the link leads to, which may be what is given to nobody.
+        let link = u32::from(found.stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
+        if link && valid.contains(SetattrValid::MODE) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         match &path {
             Some(path) => {
                 if valid.contains(SetattrValid::MODE) {
@@ -654,8 +604,12 @@ impl FileSystem for Files {
     }
 
     fn fsyncdir(&self, _: &Context, inode: u64, _: bool, _: u64) -> io::Result<()> {
-        let path = self.state().path(inode)?;
-        File::open(std::ffi::OsStr::new(&*path.to_string_lossy()))?.sync_all()
+        let mut state = self.state();
+        let (path, found) = state.tree.find(inode)?;
+        state.admit(&found)?;
+        // Whoever asks: a pipe would hold up every request, and a link lead elsewhere.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        File::from(open(&path, flags, Mode::empty())?).sync_all()
     }
 
     fn releasedir(&self, _: &Context, _: u64, _: u32, handle: u64) -> io::Result<()> {
