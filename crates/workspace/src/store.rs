@@ -259,7 +259,7 @@ impl Store {
             let files = [RECORD, LOCK].map(|name| change.directory.join(name));
             let removed = files.iter().all(|file| std::fs::remove_file(file).is_ok());
             if removed && put_aside(&self.changes, change.directory()) {
-                self.leave_place(change, |place| directory_is_empty(place))?;
+                self.leave_place(change, directory_is_empty)?;
                 return Ok(());
             }
         }
