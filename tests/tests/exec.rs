@@ -121,7 +121,9 @@ either! {
         screen.line("while [ \"$(stty size)\" != '20 90' ]; do sleep 0.1; done; stty size");
         screen.shows("20 90");
         screen.asks("in>");
-        screen.line("sleep 1000");
+        // It runs before it is interrupted: an interrupt also drops what nobody has read yet.
+        screen.line("echo run''ning; sleep 1000");
+        screen.shows("running");
         screen.keys(&["C-c"]);
         screen.asks("in>");
         screen.line("exit 4");

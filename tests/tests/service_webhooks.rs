@@ -24,9 +24,9 @@ struct Got {
 impl Got {
     fn field(&self, name: &str) -> String {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        let found = lines.filter(|(field, _)| field.eq_ignore_ascii_case(name));
+        let mut found = lines.filter(|(field, _)| field.eq_ignore_ascii_case(name));
         let (_, value) = found
-            .last()
+            .next_back()
             .unwrap_or_else(|| panic!("no {name}: {self:?}"));
         value.to_owned()
     }

@@ -44,7 +44,7 @@ pub fn commit(
     name: &Reference,
 ) -> Result<Image, ImageError> {
     let base = system.base().ok_or(ImageError::NothingToCommit)?;
-    let _claim = system.claim()?;
+    let _claim = system.claim_after_end()?;
     let _adding = store.adding()?;
     let base = store.image(&base.to_string())?;
     let (temporary, file) = store.temporary_file()?;

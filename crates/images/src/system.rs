@@ -22,6 +22,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the last process of a cage that was stopped may take to go away, on a busy machine.
+const ENDING: Duration = Duration::from_secs(5);
 
 pub(crate) const SYSTEMS: &str = "systems";
 const LOCK: &str = "lock";
@@ -155,6 +159,22 @@ impl WritableSystem {
         match Store::lock_file(&path, FlockOperation::NonBlockingLockExclusive)? {
             Ok(held) => Ok(SystemClaim(held)),
             Err(_) => Err(ImageError::SystemInUse),
+        }
+    }
+
+    /// The same, after a cage that is just ending: whoever stops one learns of its end before its last process is gone.
+    ///
+    /// # Errors
+    /// If a cage still has it after [`ENDING`].
+    pub(crate) fn claim_after_end(&self) -> Result<SystemClaim, ImageError> {
+        let until = Instant::now() + ENDING;
+        loop {
+            match self.claim() {
+                Err(ImageError::SystemInUse) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                claimed => return claimed,
+            }
         }
     }
 

@@ -59,9 +59,9 @@ pub(crate) fn run(args: &Args) -> CommandResult {
 /// The words of a command that serves a client on its standard streams, which nobody types.
 fn server_on_streams(args: &Args) -> Option<&'static str> {
     match &args.command {
-        None => Some("mcp"),
-        Some(Action::Gateway(gateway)) if gateway.listen.is_none() => Some("mcp gateway"),
-        Some(_) => None,
+        None if args.listen.listen.is_none() => Some("mcp"),
+        Some(Action::Gateway(gateway)) if gateway.listen.listen.is_none() => Some("mcp gateway"),
+        _ => None,
     }
 }
 

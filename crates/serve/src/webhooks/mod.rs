@@ -310,7 +310,10 @@ mod tests {
         let webhooks = Webhooks::in_data(data.path());
         let webhook = webhooks.create(new("team", &[])).unwrap();
         assert_eq!(webhooks.get("team", &webhook.id).unwrap(), webhook);
-        assert_eq!(webhooks.list("team").unwrap(), [webhook.clone()]);
+        assert_eq!(
+            webhooks.list("team").unwrap(),
+            std::slice::from_ref(&webhook)
+        );
         assert_eq!(webhooks.projects().unwrap(), ["team"]);
         let path = webhooks.path("team", &webhook.id).unwrap();
         assert_eq!(
