@@ -252,9 +252,9 @@ impl WaitingCalls {
             },
             None => {
                 let waiting = known.iter().filter(|call| call.allowed.is_none());
-                let of_tool = waiting.clone().filter(|call| {
-                    (&call.server, &call.tool) == (&wanted.server, &wanted.tool)
-                });
+                let of_tool = waiting
+                    .clone()
+                    .filter(|call| (&call.server, &call.tool) == (&wanted.server, &wanted.tool));
                 if waiting.clone().count() >= MOST || of_tool.count() >= MOST_OF_TOOL {
                     return Err(ToolCallError::TooManyWaiting);
                 }
