@@ -243,8 +243,34 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        let names = named_cages_below(self.base());
+        if !names.is_empty() {
+            let words = ["stop", "--time", "1"].map(str::to_owned);
+            let mut stop = self.ironcage(words.iter().chain(&names));
+            let _ = Running::start(&mut stop).finish(DEADLINE);
+        }
         took(self.began.elapsed());
     }
+}
+
+/// Names of the cages that still run with files of a stage: those of a service outlive it, and would stay for ever.
+fn named_cages_below(base: &Path) -> Vec<String> {
+    let Some(base) = base.to_str() else {
+        return Vec::new();
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let named = lines.filter_map(|line| {
+        let words: Vec<_> = line
+            .split(|byte| *byte == 0)
+            .map(String::from_utf8_lossy)
+            .collect();
+        let is_cage = words.get(1).is_some_and(|word| word == "run");
+        let is_ours = words.iter().any(|word| word.contains(base));
+        let name = words.iter().position(|word| word == "--name")?;
+        (is_cage && is_ours).then(|| words.get(name + 1).map(|name| name.to_string()))?
+    });
+    named.collect()
 }
 
 /// User and group id of an account in /etc/passwd.

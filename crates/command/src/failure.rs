@@ -6,7 +6,7 @@ use ironcage_model::ReasonEntry;
 
 macro_rules! failures {
     ($($name:ident $code:literal $meaning:literal => $remedy:literal;)*) => {
-        /// What a command failed for.
+        /// Why a command failed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum FailureCode {
             $($name,)*

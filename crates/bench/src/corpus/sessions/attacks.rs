@@ -1,4 +1,4 @@
-//! What somebody else writes into a file of the workspace, and a scripted agent obeys.
+//! Instructions that an attacker writes into a file of the workspace, and that a scripted agent obeys.
 
 use super::work::Draw;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What scripted agents are asked to do: templates, filled with names and numbers that are drawn.
+//! Tasks of scripted agents: templates, filled with names and numbers that are drawn.
 //!
 //! `@H` stands for the directory that plays the host. The check of a session is the content that
 //! files have at its end.
