@@ -345,6 +345,7 @@ const TABLES: &[(&str, &str, Crowding)] = &[
         "MOST_REFUSED",
         Harmless("log entries of one server's own refused requests; they stay refused beyond it"),
     ),
+    ("mcp/src/lines.rs", "MOST_VALUES", Size),
     ("mcp/src/server/cage.rs", "MOST_OUTPUT", Size),
     ("mcp/src/server/tools.rs", "MOST_DIFF", Size),
     ("mcp/src/upstream.rs", "MOST_PAGES", Size),

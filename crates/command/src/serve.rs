@@ -224,6 +224,7 @@ pub enum WebhookAction {
     /// scope host may name addresses that are not on the internet.
     Create {
         /// Where events are sent
+        #[arg(value_hint = clap::ValueHint::Url)]
         url: String,
         /// Project whose events are sent
         #[arg(long, default_value = "default")]
