@@ -18,7 +18,15 @@ fn shipped(folder: &str) -> Vec<String> {
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
         // Names of numbers, and lists of processes of Ironcage's own, which no cage can have.
         .filter(|name| {
-            let own = ["constants", "keys", "proxy", "reader", "vm-files", "vmm"];
+            let own = [
+                "constants",
+                "keys",
+                "proxy",
+                "reader",
+                "vm-files",
+                "vmm",
+                "vmm-kvm",
+            ];
             !own.contains(&name.as_str())
         })
         .collect();
