@@ -469,6 +469,8 @@ test("text of an agent is shown as text, whatever it says", async () => {
   assert.ok((await page.locator(".screen").innerText()).includes("<script>window.owned=2</script>"));
   assert.equal(await page.locator(".screen .fg1", { hasText: "coloured" }).count(), 1);
   await inert(page);
+  // Its terminal is attached: a request that it makes while the cage ends fails.
+  await page.close();
   await call("DELETE", `/v1/cages/${id}`);
   clean();
 });
