@@ -98,8 +98,9 @@ impl Cage {
         (found.stx_mnt_id != root.stx_mnt_id).then_some(found)
     }
 
+    /// What is hidden from the cage is there too, and cannot be read: a lease may show it.
     fn reads(&self, path: &Path) -> bool {
-        self.has(path).is_some()
+        self.has(path).is_some() && access(path, Access::READ_OK).is_ok()
     }
 
     /// Whether it is there by a mount that may be a lease: it is neither where the command starts,
