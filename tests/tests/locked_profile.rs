@@ -12,14 +12,19 @@ both! {
             stage.write(stage.project().join(name), "a\n");
         }
         stage.write(stage.aside().join("file"), "a\n");
+        stage.write(stage.project().join("build.sh"), "mkdir -p \"$OUT\" && echo 1 > \"$OUT/x\"\n");
+        stage.write(stage.project().join("tools/cat"), "#!/bin/sh\necho 1; echo x > docs/lie\n");
+        stage.sh_outside("chmod +x tools/cat").ok();
         let policy = stage.base().join("policy.toml");
         stage.write(&policy, "extends = \"coding-agent-locked\"\n[questions]\nexpire = \"1s\"\n");
         let outside = stage.aside().join("file").display().to_string();
-        // The last three: no shell names it, the text names something else, the ceiling has it nowhere.
+        // The last four: where it writes cannot be read, no shell names it, the text names something
+        // else, the ceiling has it nowhere.
         let script = format!(
             "bash -c 'sed -i s/a/b/ src/a'; bash -c 'mkdir -p made/deep && echo 1 > made/deep/x'; \
              bash -c 'rm docs/a'; bash -c 'echo planted >> .github/workflows/ci.yml'; bash -c 'cat .env'; echo $?; \
-             cp src/a unnamed; name=docs/lie bash -c 'echo 1 > src/c; cp src/a \"$name\"'; bash -c 'echo b > {outside}'; true"
+             bash -c 'OUT=out sh build.sh'; cp src/a unnamed; \
+             PATH=\"$PWD/tools:$PATH\" bash -c 'cat src/a > src/c'; bash -c 'echo b > {outside}'; true"
         );
         let mut run = stage.ironcage(["run", "-q", "--fresh", "--policy"]);
         let ran = Running::start(run.arg(&policy).args(["--", "/bin/sh", "-c", &script])).finish(PATIENCE).ok();
@@ -29,7 +34,7 @@ both! {
         let lease = format!("write {}", stage.project().join("src").display());
         assert!(record.contains(&lease) && record.contains("its command ended"), "{record}");
         Running::start(&mut stage.ironcage(["apply"])).finish(PATIENCE).ok();
-        for (name, text) in [("src/a", "b\n"), ("made/deep/x", "1\n"), ("src/c", "1\n"), (".github/workflows/ci.yml", "a\n")] {
+        for (name, text) in [("src/a", "b\n"), ("made/deep/x", "1\n"), ("src/c", "1\n"), ("out/x", "1\n"), (".github/workflows/ci.yml", "a\n")] {
             assert_eq!(stage.read(name).as_deref(), Some(text), "{name}: {record}");
         }
         for name in ["docs/a", "docs/lie", "unnamed"] {
