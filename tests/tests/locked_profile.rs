@@ -1,7 +1,7 @@
 //! `coding-agent-locked` as it ships: each shell command may write what its text names, and nothing else
 //! is written, whatever the command says.
 
-use ironcage_tests::{Running, Stage, both};
+use ironcage_tests::{Running, both};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);

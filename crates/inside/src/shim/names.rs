@@ -111,7 +111,7 @@ impl Cage {
         (found.stx_mnt_id != root.stx_mnt_id).then_some(found)
     }
 
-    /// What is hidden from the cage is there too, and cannot be read: a lease may show it.
+    /// A hidden file is there too, and cannot be read: a lease may show it.
     fn reads(&self, path: &Path) -> bool {
         self.has(path).is_some() && access(path, Access::READ_OK).is_ok()
     }
