@@ -56,6 +56,7 @@ mod leftovers;
 mod lifecycle;
 mod limits;
 mod live_apply;
+mod locked_profile;
 mod logins;
 mod matrix;
 mod mcp;

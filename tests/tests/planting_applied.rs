@@ -100,17 +100,34 @@ either! {
     }
 
     fn build_files_under_other_names_come_over_and_are_told(stage) {
-        let names = ["compose.override.yml", "Taskfile.dist.yaml", ".justfile", ".prettierrc.toml", "vite.config.mts", "pnpm-workspace.yaml", ".gitea/workflows/x.yml", ".forgejo/workflows/x.yaml"];
+        let names = ["compose.override.yml", "Taskfile.dist.yaml", ".justfile", ".prettierrc.toml", "vite.config.mts", "pnpm-workspace.yaml"];
         for name in names {
             stage.run(&["-q"], &["/bin/sh", "-c", "mkdir -p $(dirname $1) && echo x > $1 && echo x > fine", "sh", name]).ok();
         }
         let told = apply(stage);
         for name in names {
             assert_eq!(stage.read(name).as_deref(), Some("x\n"), "{name}: {told}");
-            let root = if name.starts_with(".gitea") || name.starts_with(".forgejo") { name.rsplit_once('/').expect("a folder").0 } else { name };
-            assert!(told.contains(&format!("applied   {root}: ")), "{name}: {told}");
+            assert!(told.contains(&format!("applied   {name}: ")), "{name}: {told}");
         }
         assert!(!told.contains("fine"), "{told}");
+    }
+
+    fn ps_02_pipelines_that_any_push_executes_stay_aside_until_they_are_named(stage) {
+        stage.write(stage.project().join(".github/workflows/ci.yml"), "steps:\n");
+        let script = "mkdir -p .gitea/workflows && for name in .github/workflows/ci.yml .gitea/workflows/x.yml .gitlab-ci.yml Jenkinsfile; do echo planted >> $name; done; echo x > .github/CODEOWNERS";
+        stage.run(&["-q"], &["/bin/sh", "-c", script]).ok();
+        let told = apply(stage);
+        assert_eq!(stage.read(".github/workflows/ci.yml").as_deref(), Some("steps:\n"), "{told}");
+        for name in [".gitea/workflows/x.yml", ".gitlab-ci.yml", "Jenkinsfile"] {
+            assert_eq!(stage.read(name), None, "{name}: {told}");
+        }
+        assert_eq!(stage.read(".github/CODEOWNERS").as_deref(), Some("x\n"), "{told}");
+        assert!(told.contains("pending   .github/workflows"), "{told}");
+        for name in [".github/workflows/ci.yml", ".gitlab-ci.yml"] {
+            Running::start(&mut stage.ironcage(["apply", name])).finish(Duration::from_secs(60)).ok();
+            assert!(stage.read(name).is_some_and(|text| text.ends_with("planted\n")), "{name}");
+        }
+        assert_eq!(stage.read("Jenkinsfile"), None, "what was not named");
     }
 
     /// make and npm say themselves that what came over is what they run, and what stayed aside is not.

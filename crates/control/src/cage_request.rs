@@ -105,6 +105,9 @@ pub struct ShellLine {
     /// Whether it leaves something running: then it runs in the cage, and leases are the cage's.
     #[serde(default, skip_serializing_if = "is_false")]
     pub stays: bool,
+    /// Directories below which it may write more than it names, by the conventions of its tools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<String>,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -158,6 +161,8 @@ pub struct ShellRequest {
     pub held_writes: Vec<PathBuf>,
     /// Whether it leaves something running.
     pub stays: bool,
+    /// Directories below which it may write more than it names.
+    pub below: Vec<PathBuf>,
     /// How many seconds a person's answer is waited for.
     pub wait: u64,
 }
@@ -287,7 +292,7 @@ impl ShellRequest {
         if others || messages || line.child.is_some() {
             return Err(CageRequestError::NotOne);
         }
-        let held = shell.held_reads.len() + shell.held_writes.len();
+        let held = shell.held_reads.len() + shell.held_writes.len() + shell.below.len();
         let named = shell.reads.len() + shell.writes.len() + shell.contacts.len() + held;
         if named > MOST_NAMED {
             return Err(CageRequestError::Range("the number of paths and hosts"));
@@ -311,6 +316,7 @@ impl ShellRequest {
             held_reads: paths(&shell.held_reads)?,
             held_writes: paths(&shell.held_writes)?,
             stays: shell.stays,
+            below: paths(&shell.below)?,
             wait: wait(line)?,
         })
     }

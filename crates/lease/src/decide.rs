@@ -154,7 +154,7 @@ pub fn decide_by(
     let named = || resource.to_string();
     let outside_task = match asked.origin {
         LeaseOrigin::Operator => None,
-        _ => crate::task::outside(leases, &resource),
+        _ => crate::task::outside(plan, leases, &resource),
     };
     let against = match (mark, &ruled) {
         // By a rule: no part that denies is found.

@@ -3,15 +3,16 @@
 
 use crate::announced::Place;
 use ironcage_model::{Destination, Extent, HostName, HostRule, Mark, Printable, Resource};
-use ironcage_plan::Leases;
+use ironcage_plan::{Leases, Plan};
 use std::path::Path;
 
 /// Names of the task that a reason tells.
 const MOST_TOLD: usize = 3;
 
 /// Whether the task names places of this kind that can be leased, and this is none of them nor in
-/// one: then the names that it has. What is around a named place is more than was named.
-pub(crate) fn outside(leases: &Leases, resource: &Resource) -> Option<String> {
+/// one: then the names that it has. What is around a named place is more than was named, except in a
+/// view that is written by leases: there a lease on a file is one on its directory.
+pub(crate) fn outside(plan: &Plan, leases: &Leases, resource: &Resource) -> Option<String> {
     let task = leases.task.as_ref()?;
     let places: Vec<Place> = match resource {
         Resource::Path { .. } => task.paths.iter().cloned().map(Place::Path).collect(),
@@ -23,7 +24,7 @@ pub(crate) fn outside(leases: &Leases, resource: &Resource) -> Option<String> {
         _ => return None,
     };
     let narrows = places.iter().any(|place| is_leasable(place, leases));
-    if !narrows || places.iter().any(|place| names(place, resource)) {
+    if !narrows || places.iter().any(|place| names(plan, place, resource)) {
         return None;
     }
     let told = places.iter().take(MOST_TOLD);
@@ -38,13 +39,15 @@ pub(crate) fn outside(leases: &Leases, resource: &Resource) -> Option<String> {
 }
 
 /// Whether the place is this, or this lies in it.
-fn names(place: &Place, resource: &Resource) -> bool {
+fn names(plan: &Plan, place: &Place, resource: &Resource) -> bool {
     let host = |name: &HostName, rule: &HostRule| matches!(&rule.to, Destination::Name(own) if own == name);
     match (place, resource) {
         (Place::Path(path), Resource::Path { path: wanted, .. }) => {
             let wanted = Path::new(wanted);
             // What lies right below the root holds too much to say anything.
-            wanted == path || (path.components().count() > 2 && wanted.starts_with(path))
+            wanted == path
+                || (path.components().count() > 2 && wanted.starts_with(path))
+                || (path.parent() == Some(wanted) && plan.is_locked(wanted))
         }
         (Place::Host(name), Resource::Host { rule }) => host(name, rule),
         (Place::Host(name), Resource::Http { rule }) => host(name, &rule.host),

@@ -175,6 +175,10 @@ fn a_leased_workspace_is_written_as_its_profile_says_and_nothing_around_it_is() 
         ] {
             assert_eq!(verdict(&plan, path, WRITE, OPERATOR), "refused", "{path}");
         }
+        // A command whose writes cannot be read is leased it only if nobody is asked.
+        let at_once = profile == "coding-agent-locked";
+        assert_eq!(plan.writes_at_once(Path::new(&project)), at_once);
+        assert!(!plan.writes_at_once(Path::new("/home/ann/other")));
         let leases = plan.leases.as_mut().unwrap();
         let mut hidden = closed_for_writing(&format!("{project}/keys"));
         hidden.what.right = READ;
@@ -182,7 +186,12 @@ fn a_leased_workspace_is_written_as_its_profile_says_and_nothing_around_it_is() 
         leases
             .paths
             .push(part(&format!("{project}/no"), READ, Mark::Deny));
+        assert!(
+            !plan.writes_at_once(Path::new(&project)),
+            "a part is denied"
+        );
         let src = format!("{project}/src");
+        assert_eq!(plan.writes_at_once(Path::new(&src)), at_once);
         for (name, said) in [
             ("/keys", "refused"),
             ("/keys/one", "refused"),

@@ -1,7 +1,7 @@
 //! The plan of a scope: the cage's own, for one command beside it.
 
 use crate::{HiddenBy, PathStatus, Plan, ScopeOf, ViewOp, WriteRights, locate};
-use ironcage_model::{ASK_SOCKET, ShellMode};
+use ironcage_model::{ASK_SOCKET, Mark, Right, ShellMode};
 use ironcage_policy::sensitive;
 use std::path::Path;
 
@@ -87,6 +87,30 @@ impl Plan {
     /// Whether a path lies in such a view.
     pub fn is_locked(&self, path: &Path) -> bool {
         self.locked_places().any(|place| path.starts_with(place))
+    }
+
+    /// Whether whoever asks may write all of a directory in such a view at once, as far as the
+    /// ceiling and the task tell: a command whose writes cannot be read from its text is leased it.
+    pub fn writes_at_once(&self, directory: &Path) -> bool {
+        let Some(leases) = &self.leases else {
+            return false;
+        };
+        let mut auto = leases.paths.iter().filter(|part| {
+            part.what.mark == Mark::Auto
+                && part.what.right == Right::Write
+                && directory.starts_with(&part.what.path)
+        });
+        let others = leases.paths.iter().any(|part| {
+            let held_back = match part.what.mark {
+                Mark::Ask => part.what.right == Right::Write,
+                Mark::Deny => true,
+                Mark::Auto | Mark::Always => false,
+            };
+            held_back
+                && (directory.starts_with(&part.what.path) || part.what.path.starts_with(directory))
+        });
+        let judged = leases.task.is_some() || !leases.cedar.is_empty() || !leases.judge.is_empty();
+        self.is_locked(directory) && auto.next().is_some() && !others && !judged
     }
 
     /// Whether scopes of the agent's shell have the cage's own storage too, its home and `/tmp`:

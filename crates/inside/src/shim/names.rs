@@ -4,7 +4,7 @@
 //! outside, by the plan.
 
 use ironcage_control::{MOST_NAMED, ShellLine};
-use ironcage_intent::{Context, Destination, Needs, Table, read_with};
+use ironcage_intent::{Context, Destination, Needs, Table, Unsure, read_with};
 use ironcage_model::{Contact, READER_PROGRAM};
 use ironcage_sys::rustix::fs::{Access, AtFlags, CWD, Statx, StatxFlags, access, statx};
 use std::path::{Path, PathBuf};
@@ -17,13 +17,24 @@ pub(super) fn of(name: &str, text: &str) -> Option<ShellLine> {
         home: std::env::var_os("HOME").map(PathBuf::from),
     };
     let needs = read_with(Path::new(READER_PROGRAM), &table, text, &context);
-    line(name, &needs, &Cage::look())
+    line(name, &needs, &context.cwd, &Cage::look())
 }
 
-fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
+fn line(name: &str, needs: &Needs, cwd: &Path, cage: &Cage) -> Option<ShellLine> {
     let text = |path: &PathBuf| path.to_str().map(str::to_owned);
     let reads = needs.reads_and_enters().filter(|path| !cage.reads(path));
     let writes = needs.writes.iter().filter(|path| !cage.writes(path));
+    let unread = needs
+        .unknown
+        .iter()
+        .filter(|unknown| matches!(unknown.what, Unsure::Writes | Unsure::Everything))
+        .map(|unknown| unknown.below.as_deref().unwrap_or(cwd));
+    let mut below: Vec<String> = unread
+        .filter(|path| !cage.writes(path))
+        .filter_map(|path| path.to_str().map(str::to_owned))
+        .collect();
+    below.sort();
+    below.dedup();
     let mut line = ShellLine {
         name: name.to_owned(),
         reads: reads.filter_map(text).collect(),
@@ -33,6 +44,7 @@ fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
         held_reads: Vec::new(),
         held_writes: Vec::new(),
         stays: needs.leaves_running,
+        below,
     };
     let mut room = MOST_NAMED;
     let cut = |list: &mut Vec<String>, room: &mut usize| {
@@ -46,8 +58,9 @@ fn line(name: &str, needs: &Needs, cage: &Cage) -> Option<ShellLine> {
     room -= line.contacts.len();
     line.open |= cut(&mut line.writes, &mut room);
     line.open |= cut(&mut line.reads, &mut room);
+    line.open |= cut(&mut line.below, &mut room);
     let nothing = line.reads.is_empty() && line.writes.is_empty() && line.contacts.is_empty();
-    if nothing {
+    if nothing && line.below.is_empty() {
         return None;
     }
     // A lease of the cage is not in a scope: what a command has by one, it needs there, too.
@@ -98,8 +111,9 @@ impl Cage {
         (found.stx_mnt_id != root.stx_mnt_id).then_some(found)
     }
 
+    /// A hidden file is there too, and cannot be read: a lease may show it.
     fn reads(&self, path: &Path) -> bool {
-        self.has(path).is_some()
+        self.has(path).is_some() && access(path, Access::READ_OK).is_ok()
     }
 
     /// Whether it is there by a mount that may be a lease: it is neither where the command starts,

@@ -44,6 +44,19 @@ fn what_the_task_does_not_name_is_asked_for_with_the_chain() {
     assert!(granted(&decided(&plan, "/srv/other")));
 }
 
+#[test]
+fn a_file_that_the_task_names_is_written_where_leases_are_on_directories() {
+    let (request, host) = (request(), host(Privilege::User));
+    let mut plan = plan_of("coding-agent-locked", FlagLayer::default(), &request, &host).unwrap();
+    let project = plan.workspace.clone();
+    plan.leases.as_mut().unwrap().task = Some(task(vec![project.join("src/parse.rs")]));
+    for (name, said) in [("src", "given"), ("docs", "asked"), ("", "asked")] {
+        let path = project.join(name);
+        let path = path.to_str().unwrap().trim_end_matches('/');
+        assert_eq!(verdict(&plan, path, WRITE, TOOL), said, "{name}");
+    }
+}
+
 proptest! {
 #![proptest_config(ProptestConfig::with_cases(500))]
 

@@ -199,7 +199,9 @@ fn leased(program: &Path, workspace: &Path, command: &[OsString]) -> io::Result<
     operator.stdout(null()).stderr(null()).spawn()?;
     let mut peer = Command::new(program);
     peer.args(["run", "-q", "--fresh", "--profile", "coding-agent-locked"]);
-    peer.args(["--name", &name, "--workspace"]).arg(workspace);
+    // The operator grants the leases, as the shell's commands would request their own.
+    peer.args(["--shell", "plain", "--name", &name, "--workspace"])
+        .arg(workspace);
     peer.args(["--i-know", "--", "/bin/sh", "-c", UNTIL_WRITABLE, "sh"]);
     peer.args(command);
     Ok(peer)

@@ -66,6 +66,10 @@ impl SessionStage {
             Ok::<_, BenchError>(path.display().to_string())
         };
         let (auto, ask) = (policy("auto.toml", "auto")?, policy("ask.toml", "ask")?);
+        let locked = self.scratch.path("locked.toml");
+        let expiring = "extends = \"coding-agent-locked\"\n[questions]\nexpire = \"1s\"\n";
+        std::fs::write(&locked, expiring).map_err(BenchError::file("write", &locked))?;
+        let locked = locked.display().to_string();
         let full = self.scratch.path("full.toml");
         let shown = "extends = \"coding-agent\"\n[files]\nhide-sensitive = false\n";
         std::fs::write(&full, shown).map_err(BenchError::file("write", &full))?;
@@ -109,8 +113,8 @@ impl SessionStage {
             ),
             arm(
                 "locked",
-                "coding-agent-locked as it ships",
-                &["--profile", "coding-agent-locked"],
+                "coding-agent-locked as it ships, but requests expire after a second",
+                &["--policy", &locked],
             ),
         ])
     }

@@ -101,11 +101,15 @@ impl Reader<'_> {
     /// A command of a shell: where anything that it names could be given, a scope is asked for.
     /// What is to be executed goes to the scope's supervisor, and not through here. One that leaves
     /// something running runs in the cage instead, and leases are the cage's.
-    pub(super) fn run_shell(&mut self, index: usize, inquiry: ShellRequest) {
+    pub(super) fn run_shell(&mut self, index: usize, mut inquiry: ShellRequest) {
         if !self.plan.shares_storage() {
             let lacks = Vec::new();
             return self.answer(index, &Answered::InCage { lacks });
         }
+        // What may be written is worth a lease, and not worth a person's time.
+        let at_once = |path: &PathBuf| self.plan.writes_at_once(path);
+        let below = std::mem::take(&mut inquiry.below);
+        inquiry.writes.extend(below.into_iter().filter(at_once));
         let nesting = match inquiry.stays {
             true => Nesting::Merged,
             false => Nesting::Allowed,
