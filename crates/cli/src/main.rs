@@ -34,6 +34,7 @@ mod pending_request;
 mod render;
 mod running_change;
 mod staged_file;
+mod system_changes;
 mod tool_calls;
 mod unknown_command;
 mod unknown_flag;
