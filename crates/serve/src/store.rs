@@ -146,7 +146,9 @@ pub(crate) struct E2bState {
 /// by it which of them are its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RulesIntent {
-    /// Numbers of the rules that the cage had.
+    /// Numbers of the rules that they replace.
+    pub(crate) replaced: Vec<u32>,
+    /// Numbers of all rules that the cage had.
     pub(crate) before: Vec<u32>,
     pub(crate) rules: Vec<(NetworkVerdict, HostRule)>,
 }
@@ -157,11 +159,11 @@ impl E2bState {
         let intended = |rule: &LiveRule| {
             self.rules_intent.as_ref().is_some_and(|intent| {
                 let is_plain = rule.requests.is_none() && rule.uses.is_none();
-                let added = (rule.verdict, rule.rule.clone());
-                is_plain
+                let is_new = !intent.before.contains(&rule.number)
                     && rule.origin == OPERATOR
-                    && !intent.before.contains(&rule.number)
-                    && intent.rules.contains(&added)
+                    && is_plain
+                    && intent.rules.contains(&(rule.verdict, rule.rule.clone()));
+                is_new || intent.replaced.contains(&rule.number)
             })
         };
         let own = |rule: &&LiveRule| self.rules.contains(&rule.number) || intended(rule);

@@ -250,8 +250,8 @@ async fn apply(engine: &Arc<Engine>, entry: &Arc<Entry>, egress: &Egress) -> Api
     let live = ask(entry, network_rules).await?.live;
     let own = entry.record().e2b.own_rules(&live);
     engine.note_e2b(entry, |state| {
-        state.rules.clone_from(&own);
         state.rules_intent = Some(RulesIntent {
+            replaced: own.clone(),
             before: live.iter().map(|rule| rule.number).collect(),
             rules: rules.clone(),
         });
@@ -370,23 +370,26 @@ mod tests {
             live(1, "old.example", OPERATOR),
             live(2, "a.example", OPERATOR),
             live(3, "a.example", "lease 1"),
-            live(4, "other.example", OPERATOR),
+            live(4, "earlier.example", OPERATOR),
             live(5, "a.example", OPERATOR),
+            live(6, "other.example", OPERATOR),
         ];
         let mut state = E2bState {
-            rules: vec![1, 9],
+            rules: vec![1],
             ..E2bState::default()
         };
         assert_eq!(state.own_rules(&found), [1]);
         // The second one was there before: an operator gave it.
         state.rules_intent = Some(RulesIntent {
-            before: vec![1, 2],
+            // One of another update that was cut off.
+            replaced: vec![4],
+            before: vec![1, 2, 4],
             rules: wanted.rules,
         });
         // It is in the store across the kill.
         let stored = serde_json::to_vec(&state).unwrap();
         let state: E2bState = serde_json::from_slice(&stored).unwrap();
-        assert_eq!(state.own_rules(&found), [1, 5]);
+        assert_eq!(state.own_rules(&found), [1, 4, 5]);
     }
 
     #[test]
