@@ -19,6 +19,7 @@ mod confirm;
 mod containers;
 mod docker_flags;
 mod exec_status;
+mod failed_start;
 mod hidden_files;
 mod hidden_sockets;
 mod kept_state;

@@ -6,7 +6,7 @@ use crate::error::{CliError, CommandResult, without_numbers};
 use crate::named_hosts::NamedHosts;
 use crate::render::{denial, denied_calls};
 use crate::{
-    announced, approved_rule, cages, change, hidden_files, kept_state, lost_files,
+    announced, approved_rule, cages, change, failed_start, hidden_files, kept_state, lost_files,
     paths, system_changes,
 };
 use ironcage_backend::StartError;
@@ -123,7 +123,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let finished = match execute(args)? {
+    let finished = match execute(args).inspect_err(failed_start::note)? {
         RunOutcome::Finished(finished) => finished,
         RunOutcome::InBackground(code) => return Ok(code),
     };
