@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The times of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
+pub(crate) struct ConnectionTimes {
     /// From its first byte, or from the beginning of the connection, to its end.
     pub(crate) header: Duration,
     /// From an answer to the first byte of the next request.
@@ -33,7 +33,7 @@ struct Activity {
 }
 
 /// A stream and the timer for its connection.
-pub(crate) fn timed<S>(stream: S, times: Times) -> (Watched<S>, HeaderTimer) {
+pub(crate) fn timed<S>(stream: S, times: ConnectionTimes) -> (Watched<S>, HeaderTimer) {
     let activity = Arc::new(Activity::default());
     let timer = HeaderTimer {
         times,
@@ -45,7 +45,7 @@ pub(crate) fn timed<S>(stream: S, times: Times) -> (Watched<S>, HeaderTimer) {
 /// A timer that hyper asks for the time of each header.
 #[derive(Debug, Clone)]
 pub(crate) struct HeaderTimer {
-    times: Times,
+    times: ConnectionTimes,
     activity: Arc<Activity>,
 }
 

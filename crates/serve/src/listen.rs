@@ -1,6 +1,6 @@
 //! The listener: connections, their limits, and the end of the service.
 
-use crate::header_time::{Times, Watched, timed};
+use crate::header_time::{ConnectionTimes, Watched, timed};
 use crate::tls::Tls;
 use axum::Router;
 use axum::routing::RouterIntoService;
@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take for the header of a request, and keep a connection without one: pools of
 /// clients close theirs before.
-pub(crate) const TIMES: Times = Times {
+pub(crate) const TIMES: ConnectionTimes = ConnectionTimes {
     header: Duration::from_secs(15),
     idle: Duration::from_secs(75),
 };
