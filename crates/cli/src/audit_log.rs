@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::paths;
-use ironcage_audit::{Error, LogEntry, Reader};
+use ironcage_audit::{Error, Heading, LogEntry, Reader};
 use ironcage_model::{CageId, Printable};
 use std::path::{Path, PathBuf};
 
@@ -16,21 +16,25 @@ pub(crate) fn find(dir: &Path, cage: Option<&str>) -> Result<CageId, CliError> {
     if let Some(text) = cage {
         return ironcage_audit::find(dir, text).map_err(audit_error);
     }
-    let here = paths::workspace_here()?;
-    let here = here.to_string_lossy();
-    let headings = ironcage_audit::list(dir).map_err(audit_error)?;
-    let mut of_here = headings
-        .iter()
-        .filter(|heading| heading.workspace.as_deref() == Some(&*here));
-    if let Some(heading) = of_here.next() {
-        return Ok(heading.id.clone());
+    if let Some(heading) = newest_here(dir)? {
+        return Ok(heading.id);
     }
+    let here = paths::workspace_here()?;
     let newest = ironcage_audit::find(dir, "last").map_err(audit_error)?;
     anstream::eprintln!(
         "ironcage: no cage has run in {}; showing the last one of all",
-        Printable::new(&*here)
+        Printable::new(&here)
     );
     Ok(newest)
+}
+
+/// The newest cage of the workspace around the current directory.
+pub(crate) fn newest_here(dir: &Path) -> Result<Option<Heading>, CliError> {
+    let here = paths::workspace_here()?;
+    let here = here.to_string_lossy();
+    let headings = ironcage_audit::list(dir).map_err(audit_error)?;
+    let mut of_here = headings.into_iter();
+    Ok(of_here.find(|heading| heading.workspace.as_deref() == Some(&*here)))
 }
 
 /// The log of the cage that an argument names.

@@ -35,10 +35,7 @@ struct Changed {
 
 pub(crate) fn run(file: &Path, direction: Direction, dry_run: bool) -> Result<(), McpError> {
     let text = ironcage_files::read_text(file, LARGEST, ironcage_files::Links::Follow);
-    let text = text.map_err(|error| McpError::Parse {
-        path: file.to_owned(),
-        cause: error.to_string(),
-    })?;
+    let text = text.map_err(|error| McpError::Read(file.to_owned(), error.into()))?;
     let is_toml = file
         .extension()
         .is_some_and(|extension| extension == "toml");
@@ -239,6 +236,16 @@ fn toml(text: &str, direction: Direction) -> Result<Changed, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_once_with_its_cause() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("absent.json");
+        let error = run(&file, Direction::Wrap, true).unwrap_err();
+        let shown = ironcage_model::in_full(&error);
+        assert_eq!(shown.matches("cannot read").count(), 1, "{shown}");
+        assert!(shown.contains("No such file"), "{shown}");
+    }
 
     #[test]
     fn json_is_wrapped_and_unwrapped_to_what_it_was() {

@@ -66,8 +66,8 @@ pub(crate) fn sources(image: &Reference) -> Result<Vec<Source>, CliError> {
     let Some(path) = file() else {
         return Ok(vec![Source::itself(image)]);
     };
-    let text = read_text(&path, MAX_FILE, Links::Follow)
-        .map_err(|error| CliError::new(format!("cannot read mirrors: {error}")))?;
+    let text =
+        read_text(&path, MAX_FILE, Links::Follow).map_err(|error| CliError::from_error(&error))?;
     of(&text, image, &path)
 }
 

@@ -8,6 +8,7 @@ use ironcage_images::{
     Descriptor, Digest, Image, ImageError, Index, Limits, Manifest, Reference, Store, media,
 };
 use oci_client::client::{BlobResponse, ClientConfig, ClientProtocol, SizedStream};
+use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference as RegistryReference};
@@ -117,16 +118,19 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    fn failed(&self, error: &dyn std::error::Error) -> CliError {
+    fn failed(&self, error: &(dyn std::error::Error + 'static)) -> CliError {
         let shown = CliError::new(format!(
             "cannot pull {}: {}",
             self.source,
             ironcage_model::in_full(error)
         ));
-        match &self.auth {
-            RegistryAuth::Anonymous => shown.hint(format!(
-                "if it needs a login, `docker login {}` first",
-                self.source.registry
+        let registry = &self.source.registry;
+        match (Failure::of(error), &self.auth) {
+            (Failure::Connection, _) => shown.hint(format!(
+                "check the name `{registry}`, and that this host reaches it"
+            )),
+            (Failure::Refused, RegistryAuth::Anonymous) => shown.hint(format!(
+                "if it needs a login, `docker login {registry}` first"
             )),
             _ => shown,
         }
@@ -304,10 +308,73 @@ impl<'a> Fetch<'a> {
     }
 }
 
+/// What failed, as far as a hint depends on it.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// The registry did not answer.
+    Connection,
+    /// It answered that it does not give the image. Some say of a private one that they do not have it.
+    Refused,
+    Other,
+}
+
+impl Failure {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
+        if error.is::<std::io::Error>() {
+            return Failure::Connection;
+        }
+        match error.downcast_ref::<OciDistributionError>() {
+            Some(OciDistributionError::IoError(_)) => Failure::Connection,
+            Some(OciDistributionError::RequestError(error)) => match error.status() {
+                Some(_) => Failure::Refused,
+                None if error.is_connect() || error.is_timeout() || error.is_request() => {
+                    Failure::Connection
+                }
+                None => Failure::Other,
+            },
+            Some(
+                OciDistributionError::AuthenticationFailure(_)
+                | OciDistributionError::UnauthorizedError { .. }
+                | OciDistributionError::ImageManifestNotFoundError(_)
+                | OciDistributionError::RegistryError { .. }
+                | OciDistributionError::ServerError {
+                    code: 401 | 403 | 404,
+                    ..
+                },
+            ) => Failure::Refused,
+            _ => Failure::Other,
+        }
+    }
+}
+
 /// Why an attempt failed.
 enum Broken {
     /// Another one may succeed.
     Connection(CliError),
     /// No other will.
     Final(CliError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_offered_where_the_registry_answered_and_not_where_nobody_did() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path());
+        // Nobody listens on that port.
+        let image = "127.0.0.1:1/some".parse().unwrap();
+        let error = pull(&store, &image, true, true).unwrap_err();
+        let shown = error.document().to_string();
+        assert!(shown.contains("check the name `127.0.0.1:1`"), "{shown}");
+        assert!(!shown.contains("login"), "{shown}");
+
+        let refused = OciDistributionError::UnauthorizedError { url: "u".into() };
+        assert_eq!(Failure::of(&refused), Failure::Refused);
+        let broken = std::io::Error::other("reset");
+        assert_eq!(Failure::of(&broken), Failure::Connection);
+        let other = OciDistributionError::RegistryNoDigestError;
+        assert_eq!(Failure::of(&other), Failure::Other);
+    }
 }

@@ -126,11 +126,11 @@ impl<'a> Build<'a> {
         path: &Path,
         quiet: bool,
     ) -> Result<Self, CliError> {
-        let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
+        let unreadable = |path: &Path, error: &std::io::Error| {
             CliError::new(format!("cannot read {}: {error}", path.display()))
         };
         let text = read_text(path, MAX_TEXT, Links::Follow).map_err(|error| {
-            unreadable(path, &error).hint("docs/guides/images.md shows a template file")
+            CliError::from_error(&error).hint("docs/guides/images.md shows a template file")
         })?;
         let file = TemplateFile::parse(&text, path).map_err(|error| image_error(&error))?;
         let directory = fs::canonicalize(path)
@@ -140,14 +140,14 @@ impl<'a> Build<'a> {
             .unwrap_or_default();
         let policy = file.policy.as_ref().map(|policy| {
             let path = directory.join(policy);
-            read(&path, MAX_TEXT, Links::Follow).map_err(|error| unreadable(&path, &error))
+            read(&path, MAX_TEXT, Links::Follow).map_err(|error| CliError::from_error(&error))
         });
         let policy = policy.transpose()?;
         let mut files = BTreeMap::new();
         for name in &file.files {
             let path = directory.join(name);
-            let content =
-                read(&path, MAX_FILE, Links::Follow).map_err(|error| unreadable(&path, &error))?;
+            let content = read(&path, MAX_FILE, Links::Follow)
+                .map_err(|error| CliError::from_error(&error))?;
             let mode = fs::metadata(&path)
                 .map_err(|error| unreadable(&path, &error))?
                 .permissions()
@@ -354,9 +354,8 @@ impl<'a> Workspace<'a> {
         };
         for (name, (digest, executable)) in files {
             let (source, to) = (from.join(name), place.path.join(name));
-            let content = read(&source, MAX_FILE, Links::Follow).map_err(|error| {
-                CliError::new(format!("cannot read {}: {error}", source.display()))
-            })?;
+            let content = read(&source, MAX_FILE, Links::Follow)
+                .map_err(|error| CliError::from_error(&error))?;
             if Digest::of(&content) != *digest {
                 return Err(CliError::new(format!(
                     "cannot build: {} changed while it was read",

@@ -1,8 +1,11 @@
 //! The listener: connections, their limits, and the end of the service.
 
+use crate::header_time::{ConnectionTimes, Watched, timed};
 use crate::tls::Tls;
 use axum::Router;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use axum::routing::RouterIntoService;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::fs;
@@ -19,13 +22,22 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// How long a client may take for the header of a request.
-const HEADER: Duration = Duration::from_secs(15);
+/// How long a client may take for the header of a request, and keep a connection without one: pools of
+/// clients close theirs before.
+pub(crate) const TIMES: ConnectionTimes = ConnectionTimes {
+    header: Duration::from_secs(15),
+    idle: Duration::from_secs(75),
+};
 /// How long requests may take to end when the service ends.
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of a header, and fields.
 const LONGEST_HEADER: usize = 64 * 1024;
 const MOST_FIELDS: usize = 100;
+
+type HttpConnection<S> = http1::Connection<
+    TokioIo<Watched<S>>,
+    TowerToHyperService<RouterIntoService<hyper::body::Incoming>>,
+>;
 
 /// Where the service listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,23 +184,14 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok(stream) => {
-                let service = TowerToHyperService::new(
-                    router.clone().into_service::<hyper::body::Incoming>(),
-                );
+                let router = router.clone();
                 let acceptor = tls.as_ref().map(Tls::acceptor);
                 let watcher = graceful.watcher();
                 tokio::spawn(async move {
                     let Some(stream) = secured(stream, acceptor).await else {
                         return;
                     };
-                    let mut builder = hyper::server::conn::http1::Builder::new();
-                    builder
-                        .timer(TokioTimer::new())
-                        .header_read_timeout(HEADER)
-                        .max_buf_size(LONGEST_HEADER)
-                        .max_headers(MOST_FIELDS)
-                        .half_close(false);
-                    let connection = builder.serve_connection(TokioIo::new(stream), service);
+                    let connection = connection(stream, router);
                     // The client is gone, or does not speak HTTP.
                     let _ = watcher.watch(connection).await;
                     drop(place);
@@ -207,13 +210,30 @@ pub(crate) async fn serve(
     }
 }
 
+/// A connection of HTTP with its limits.
+pub(crate) fn connection<S>(stream: S, router: Router) -> HttpConnection<S>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    let (stream, timer) = timed(stream, TIMES);
+    let service = TowerToHyperService::new(router.into_service::<hyper::body::Incoming>());
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(timer)
+        .header_read_timeout(TIMES.header)
+        .max_buf_size(LONGEST_HEADER)
+        .max_headers(MOST_FIELDS)
+        .half_close(false);
+    builder.serve_connection(TokioIo::new(stream), service)
+}
+
 /// The stream behind the handshake of TLS, if there is to be one. A client that does not finish it is
 /// given up.
 async fn secured(stream: Box<dyn Stream>, tls: Option<TlsAcceptor>) -> Option<Box<dyn Stream>> {
     let Some(tls) = tls else {
         return Some(stream);
     };
-    match tokio::time::timeout(HEADER, tls.accept(stream)).await {
+    match tokio::time::timeout(TIMES.header, tls.accept(stream)).await {
         Ok(Ok(stream)) => Some(Box::new(stream)),
         _ => None,
     }

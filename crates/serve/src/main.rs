@@ -15,6 +15,7 @@ mod e2b;
 mod engine;
 mod error;
 mod event_log;
+mod header_time;
 mod keys;
 mod limits;
 mod listen;

@@ -8,6 +8,8 @@ use crate::api::types::CageState;
 use crate::engine::Engine;
 use crate::error::ApiResult;
 use crate::keys::{Key, Scope};
+use crate::store::UsedAmounts;
+use crate::usage::GIB;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -169,6 +171,53 @@ fn cages(engine: &Engine, key: &Key) -> BTreeMap<(String, &'static str), u64> {
     series
 }
 
+/// Numbers of what cages used: name, help, and what of it.
+type UsageNumber = (&'static str, &'static str, fn(&UsedAmounts) -> f64);
+const USAGE: [UsageNumber; 4] = [
+    (
+        "ironcage_cage_cpu_seconds_total",
+        "CPU time of cages since the service started.",
+        |used| used.cpu_seconds,
+    ),
+    (
+        "ironcage_cage_memory_byte_seconds_total",
+        "Memory of cages over time since the service started.",
+        |used| used.memory_gib_seconds * GIB,
+    ),
+    (
+        "ironcage_cage_sent_bytes_total",
+        "Bytes that went out through the proxies of cages.",
+        |used| used.bytes_sent as f64,
+    ),
+    (
+        "ironcage_cage_received_bytes_total",
+        "Bytes that came in through the proxies of cages.",
+        |used| used.bytes_received as f64,
+    ),
+];
+
+/// What cages used, by project. Those beyond the number of series are one sum.
+fn usage(projects: BTreeMap<String, UsedAmounts>) -> BTreeMap<String, UsedAmounts> {
+    let mut series: BTreeMap<String, UsedAmounts> = BTreeMap::new();
+    for (number, (project, used)) in projects.into_iter().enumerate() {
+        let name = match number < MOST_PROJECTS {
+            true => project,
+            false => OTHERS.to_owned(),
+        };
+        series.entry(name).or_default().add(used);
+    }
+    series
+}
+
+fn add_usage(text: &mut Exposition, series: &BTreeMap<String, UsedAmounts>) {
+    for (name, help, of) in USAGE {
+        text.family(name, "counter", help);
+        for (project, used) in series {
+            text.sample(name, &[("project", project)], of(used));
+        }
+    }
+}
+
 fn exposition(engine: &Engine, key: &Key) -> String {
     let mut text = Exposition(String::new());
     text.family("ironcage_cages", "gauge", "Cages that the service knows.");
@@ -176,6 +225,9 @@ fn exposition(engine: &Engine, key: &Key) -> String {
         let labels = [("project", project.as_str()), ("state", state)];
         text.sample("ironcage_cages", &labels, count);
     }
+    let mut projects = engine.usage.by_project();
+    projects.retain(|project, _| key.may(Scope::Admin) || *project == key.project);
+    add_usage(&mut text, &usage(projects));
     // What follows is about everybody.
     if !key.may(Scope::Admin) {
         return text.0;
@@ -295,6 +347,29 @@ mod tests {
         let mut text = Exposition(String::new());
         text.sample("a", &[("b", "c\"\\\n")], 1);
         assert_eq!(text.0, "a{b=\"c\\\"\\\\\\n\"} 1\n");
+    }
+
+    #[test]
+    fn usage_is_by_project_and_in_base_units() {
+        let used = UsedAmounts {
+            cpu_seconds: 1.5,
+            memory_gib_seconds: 2.0,
+            bytes_sent: 7,
+            ..UsedAmounts::default()
+        };
+        let projects = (0..MOST_PROJECTS + 2).map(|number| (format!("p{number:03}"), used));
+        let series = usage(projects.collect());
+        assert_eq!(series.len(), MOST_PROJECTS + 1);
+        let mut text = Exposition(String::new());
+        add_usage(&mut text, &series);
+        for line in [
+            "ironcage_cage_cpu_seconds_total{project=\"p000\"} 1.5",
+            "ironcage_cage_memory_byte_seconds_total{project=\"p099\"} 2147483648",
+            "ironcage_cage_sent_bytes_total{project=\"(others)\"} 14",
+            "ironcage_cage_received_bytes_total{project=\"p001\"} 0",
+        ] {
+            assert!(text.0.lines().any(|found| found == line), "{line}");
+        }
     }
 
     #[test]

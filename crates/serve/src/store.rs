@@ -10,6 +10,7 @@ pub(crate) use deliveries::{Delivery, WaitingDelivery, WebhookState};
 pub(crate) use usage::{UsageRecord, UsageSample, UsedAmounts};
 
 use crate::api::types::{CreateCage, OnTimeout};
+use ironcage_model::{HostRule, LiveRule, NetworkVerdict};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ const TEMPLATES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("templa
 const CREATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("idempotency");
 /// Names of warm cages that nobody has yet, and since when.
 const WARM: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("warm");
+
+/// The origin of rules that a connection to the supervisor adds, as the service does.
+pub(crate) const OPERATOR: &str = "operator";
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +125,8 @@ pub(crate) struct E2bState {
     pub(crate) deny_out: Vec<String>,
     /// Numbers of the rules that were added for them.
     pub(crate) rules: Vec<u32>,
+    /// What is being put in their place.
+    pub(crate) rules_intent: Option<RulesIntent>,
     /// Whether the rules of the cage do not follow from these hosts yet.
     pub(crate) rules_pending: bool,
     /// Whether its ports need its token.
@@ -134,6 +140,35 @@ pub(crate) struct E2bState {
     /// What a cage of the template runs at its start, and what succeeds once that is ready.
     pub(crate) start: Option<String>,
     pub(crate) ready: Option<String>,
+}
+
+/// Rules that are about to be added to a cage, noted before: a service that is killed in between finds
+/// by it which of them are its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RulesIntent {
+    /// Numbers of the rules that they replace.
+    pub(crate) replaced: Vec<u32>,
+    /// Numbers of all rules that the cage had.
+    pub(crate) before: Vec<u32>,
+    pub(crate) rules: Vec<(NetworkVerdict, HostRule)>,
+}
+
+impl E2bState {
+    /// The rules of a cage that were added for its hosts, those of an update that was cut off included.
+    pub(crate) fn own_rules(&self, live: &[LiveRule]) -> Vec<u32> {
+        let intended = |rule: &LiveRule| {
+            self.rules_intent.as_ref().is_some_and(|intent| {
+                let is_plain = rule.requests.is_none() && rule.uses.is_none();
+                let is_new = !intent.before.contains(&rule.number)
+                    && rule.origin == OPERATOR
+                    && is_plain
+                    && intent.rules.contains(&(rule.verdict, rule.rule.clone()));
+                is_new || intent.replaced.contains(&rule.number)
+            })
+        };
+        let own = |rule: &&LiveRule| self.rules.contains(&rule.number) || intended(rule);
+        live.iter().filter(own).map(|rule| rule.number).collect()
+    }
 }
 
 /// A template that was built, as it is remembered.

@@ -4,10 +4,10 @@ use crate::clock;
 use crate::store::{UsageRecord, UsageSample, UsedAmounts};
 use crate::traffic::TrafficSums;
 use ironcage_sys::rustix::time::{ClockId, clock_gettime};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const GIB: f64 = (1_u64 << 30) as f64;
+pub(crate) const GIB: f64 = (1_u64 << 30) as f64;
 
 /// Microseconds since the machine was started.
 pub(crate) fn up() -> u64 {
@@ -17,19 +17,40 @@ pub(crate) fn up() -> u64 {
     seconds * 1_000_000 + nanoseconds / 1000
 }
 
-/// The cages that run, by their ids.
 #[derive(Debug, Default)]
-pub(crate) struct UsageBook(Mutex<HashMap<String, UsageRecord>>);
+struct Records {
+    /// The cages that run, by their ids.
+    running: HashMap<String, UsageRecord>,
+    /// What those used that ended since the service started, by project.
+    ended: BTreeMap<String, UsedAmounts>,
+}
+
+/// The cages that run, and the sums of those that ended.
+#[derive(Debug, Default)]
+pub(crate) struct UsageBook(Mutex<Records>);
 
 impl UsageBook {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, UsageRecord>> {
+    fn lock(&self) -> MutexGuard<'_, Records> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the cages of each project used that ran since the service started. It never becomes less:
+    /// a cage that ends goes from one place to the other in one step.
+    pub(crate) fn by_project(&self) -> BTreeMap<String, UsedAmounts> {
+        let records = self.lock();
+        let mut sums = records.ended.clone();
+        for record in records.running.values() {
+            let sum = sums.entry(record.project.clone()).or_default();
+            sum.add(record.used);
+        }
+        sums
     }
 
     /// Begins with a cage, unless it is known from before.
     pub(crate) fn begin(&self, project: &str, cage: &str, started: u64, now: u64) {
         let mut records = self.lock();
         records
+            .running
             .entry(cage.to_owned())
             .or_insert_with(|| UsageRecord {
                 project: project.to_owned(),
@@ -49,14 +70,14 @@ impl UsageBook {
         let records = records
             .into_iter()
             .map(|record| (record.cage.clone(), record));
-        self.lock().extend(records);
+        self.lock().running.extend(records);
     }
 
     /// Notes a look at a cage. A counter that went back, as that of processes does which are gone,
     /// takes nothing away.
     pub(crate) fn sampled(&self, cage: &str, sample: UsageSample) {
         let mut records = self.lock();
-        let Some(record) = records.get_mut(cage) else {
+        let Some(record) = records.running.get_mut(cage) else {
             return;
         };
         let memory = f64::midpoint(record.last.memory as f64, sample.memory as f64);
@@ -70,7 +91,7 @@ impl UsageBook {
 
     /// Notes what went through its proxy since its start.
     pub(crate) fn sent(&self, cage: &str, sums: TrafficSums) {
-        if let Some(record) = self.lock().get_mut(cage) {
+        if let Some(record) = self.lock().running.get_mut(cage) {
             record.used.bytes_sent = sums.sent;
             record.used.bytes_received = sums.received;
         }
@@ -78,16 +99,19 @@ impl UsageBook {
 
     /// What cages have used so far.
     pub(crate) fn all(&self) -> Vec<UsageRecord> {
-        self.lock().values().cloned().collect()
+        self.lock().running.values().cloned().collect()
     }
 
     /// Ends with a cage.
     pub(crate) fn end(&self, cage: &str, now: u64) -> Option<UsageRecord> {
-        let mut record = self.lock().remove(cage)?;
+        let mut records = self.lock();
+        let mut record = records.running.remove(cage)?;
         let memory = record.last.memory as f64;
         record.pass(now, memory);
         record.last.at = now;
         record.ended = Some(clock::now());
+        let sum = records.ended.entry(record.project.clone()).or_default();
+        sum.add(record.used);
         Some(record)
     }
 }
@@ -129,6 +153,21 @@ mod tests {
         assert_eq!((used.seconds, used.cpu_seconds), (32.0, 4.0));
         assert_eq!(used.memory_gib_seconds, 20.0 + 15.0 + 10.0 + 2.0);
         assert!(book.all().is_empty());
+    }
+
+    #[test]
+    fn sums_of_a_project_do_not_become_less_when_a_cage_ends() {
+        let book = UsageBook::default();
+        for (project, cage) in [("one", "c1"), ("one", "c2"), ("two", "c3")] {
+            book.begin(project, cage, 7, 0);
+            book.sampled(cage, sample(10, 2_000_000, 1));
+        }
+        let cpu = |project: &str| book.by_project()[project].cpu_seconds;
+        assert_eq!((cpu("one"), cpu("two")), (4.0, 2.0));
+        book.end("c1", 10_000_000).unwrap();
+        assert_eq!((cpu("one"), cpu("two")), (4.0, 2.0));
+        book.sampled("c2", sample(20, 3_000_000, 1));
+        assert_eq!(cpu("one"), 5.0);
     }
 
     #[test]

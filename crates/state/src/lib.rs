@@ -22,6 +22,6 @@ pub use error::StateError;
 pub use limit::{OverLimit, StateLimits, Trimmed};
 pub use marks::{Edition, Mark, Marks};
 pub use place::{Place, workspace_key};
-pub use remove::{remove_tree, renew_directory};
+pub use remove::{remove_from_inside, remove_tree, renew_directory};
 pub use seed::placeholder_number;
 pub use store::{Entry, Store};

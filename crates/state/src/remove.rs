@@ -32,6 +32,25 @@ pub fn remove_tree(directory: &Path, name: &OsStr) -> Result<bool, StateError> {
     take_out(above.as_fd(), name, above.as_fd()).doing("remove", &shown)
 }
 
+/// Removes an open directory by its name in another one. What is moved on the way stays in it: whoever
+/// is killed meanwhile leaves nothing beside it.
+///
+/// # Errors
+/// Where the system refuses, and where something new is in it at the end.
+pub fn remove_from_inside(
+    above: BorrowedFd<'_>,
+    name: &OsStr,
+    tree: BorrowedFd<'_>,
+) -> io::Result<()> {
+    for entry in names(tree)? {
+        take_out(tree, as_os(&entry), tree)?;
+    }
+    match unlinkat(above, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Makes a directory anew: empty, closed to others, with the owner that it had. For the work
 /// directory of an overlay, which the kernel refuses a second time where it synced nothing.
 ///

@@ -1,8 +1,12 @@
 //! Places of workspaces on a real file system.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use ironcage_state::{StateError, Store};
+use ironcage_state::{StateError, Store, remove_from_inside};
+use ironcage_sys::rustix::fs::inotify;
+use std::ffi::OsStr;
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
@@ -111,6 +115,37 @@ fn an_interrupted_reset_is_finished_by_the_next() {
     fs::create_dir_all(kept.join(".gone-1-0/0/deep")).unwrap();
     assert!(!stage.store.reset(Path::new("/w")).unwrap());
     assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
+}
+
+#[test]
+fn a_tree_is_removed_from_inside_and_nothing_appears_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let open = |path: &Path| OwnedFd::from(fs::File::open(path).unwrap());
+    // One that was killed in the middle left the first.
+    for below in [".gone-1-0/0/deep", "a/b/c"] {
+        fs::create_dir_all(path.join("tree").join(below)).unwrap();
+        fs::write(path.join("tree").join(below).join("file"), "").unwrap();
+    }
+    fs::write(path.join("tree/file"), "").unwrap();
+    fs::create_dir(path.join(".gone-1-0")).unwrap();
+
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let wanted =
+        inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVE | inotify::WatchFlags::DELETE;
+    inotify::add_watch(&watch, path, wanted).unwrap();
+    let (above, tree) = (open(path), open(&path.join("tree")));
+    remove_from_inside(above.as_fd(), OsStr::new("tree"), tree.as_fd()).unwrap();
+
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        seen.push(event.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    // It went, and the user's own directory stays, whatever its name.
+    assert_eq!(seen, ["tree"]);
+    assert!(path.join(".gone-1-0").exists() && !path.join("tree").exists());
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use ironcage_layers::live::{DiskOwner, Identity};
 use ironcage_model::Printable;
-use ironcage_state::remove_tree;
+use ironcage_state::remove_from_inside;
 use ironcage_sys::rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchown, flock, fstat, linkat,
     mkdirat, mknodat, openat, readlinkat, renameat, statat, unlinkat,
@@ -15,9 +15,9 @@ use ironcage_sys::rustix::fs::{
 use ironcage_sys::rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 /// Begins the names of directories that stand in for others.
 const PREFIX: &str = ".ironcage-lease-";
@@ -190,11 +190,11 @@ impl LeasedNames {
         (!failed.is_empty()).then(|| failed.join("; "))
     }
 
-    /// Removes it with all that is in it.
+    /// Removes it with all that is in it. A helper that is killed meanwhile leaves nothing beside it,
+    /// which nobody would know for ours.
     pub(super) fn remove(&self) -> io::Result<()> {
-        let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
-        let removed = remove_tree(Path::new(&link), OsStr::new(&self.name));
-        removed.map(drop).map_err(io::Error::other)
+        let name = OsStr::new(&self.name);
+        remove_from_inside(self.directory.as_fd(), name, self.inside.as_fd())
     }
 
     fn place(&self, leased: &LeasedName) -> io::Result<()> {
@@ -261,7 +261,6 @@ fn sweep(directory: BorrowedFd<'_>) -> io::Result<()> {
         // It may be written and not listed.
         return Ok(());
     };
-    let link = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     for entry in Dir::new(listed)?.take(LOOKED_AT) {
         let entry = entry?;
         let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
@@ -274,7 +273,7 @@ fn sweep(directory: BorrowedFd<'_>) -> io::Result<()> {
         let ours = fstat(&left)?.st_uid == fstat(directory)?.st_uid
             || fstat(&left)?.st_uid == ironcage_sys::rustix::process::geteuid().as_raw();
         if ours && flock(&left, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            remove_tree(&link, name).map_err(io::Error::other)?;
+            remove_from_inside(directory, name, left.as_fd())?;
         }
     }
     Ok(())

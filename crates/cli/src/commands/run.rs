@@ -5,7 +5,10 @@ use crate::child_spawner::ChildSpawner;
 use crate::error::{CliError, CommandResult, without_numbers};
 use crate::named_hosts::NamedHosts;
 use crate::render::{denial, denied_calls};
-use crate::{announced, approved_rule, cages, change, hidden_files, kept_state, lost_files, paths};
+use crate::{
+    announced, approved_rule, cages, change, failed_start, hidden_files, kept_state, lost_files,
+    paths, system_changes,
+};
 use ironcage_backend::StartError;
 use ironcage_host::{HostCaps, SystemFiles};
 use ironcage_model::{CageId, Ending, Lent, LimitHit, Outcome, Printable, StartCode, Traffic};
@@ -120,7 +123,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let finished = match execute(args)? {
+    let finished = match execute(args).inspect_err(failed_start::note)? {
         RunOutcome::Finished(finished) => finished,
         RunOutcome::InBackground(code) => return Ok(code),
     };
@@ -242,6 +245,12 @@ pub(crate) fn execute(mut args: Args) -> Result<RunOutcome, CliError> {
         );
         report_model_leases(&finished.outcome.lent);
         report_hidden(&prepared, &finished.outcome)?;
+        if finished.outcome.ending.exit_code() != 0
+            && !matches!(finished.outcome.ending, Ending::NotExecuted { .. })
+            && let Some(line) = system_changes::line(&prepared.plan, &prepared.home, has_image)
+        {
+            anstream::eprintln!("ironcage: {line}");
+        }
         for line in lost_files::lines(&prepared.plan, &prepared.home) {
             anstream::eprintln!("ironcage: {line}");
         }
@@ -434,6 +443,10 @@ fn report(outcome: &Outcome, ran: &RanCommand<'_>, id: &str) {
             Printable::new(program)
         );
         let missing = *errno == Errno::NOENT.raw_os_error();
+        if missing && system_changes::is_for_root(Path::new(program)) {
+            anstream::eprintln!("  hint: {}", system_changes::instead_of_root(has_image));
+            return;
+        }
         let image = (program.to_str()).filter(|word| missing && is_like_image(word, has_command));
         let is_name = missing && Path::new(program).components().count() == 1;
         match on_host(program) {

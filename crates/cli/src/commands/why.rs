@@ -4,6 +4,7 @@ use crate::audit_log::{self, audit_error};
 use crate::cage_flags::CageFlags;
 use crate::completion::recorded_cages;
 use crate::error::{CliError, CommandResult};
+use crate::failed_start::{self, ErrorDocument};
 use crate::failure::find_failure;
 use crate::hidden_files::{self, HiddenFile};
 use crate::named_hosts::NamedHosts;
@@ -95,6 +96,14 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return render::path::explain(&prepared, path);
     }
     let dir = audit_log::directory()?;
+    if args.cage.is_none() {
+        let newest = audit_log::newest_here(&dir)?;
+        if let Some(failed) = failed_start::newest(newest.as_ref().and_then(|cage| cage.time)) {
+            let id = newest.as_ref().map(|cage| &cage.id);
+            print(|out| report_failed_start(out, &failed.error, id))?;
+            return Ok(0);
+        }
+    }
     let id = audit_log::find(&dir, args.cage.as_deref())?;
     let mut denials = read(&dir, &id)?;
     denials.find_hidden()?;
@@ -102,6 +111,29 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let explanations = Explanations::built_in().map_err(|error| CliError::from_error(&error))?;
     print(|out| report(out, &id, &denials, &explanations))?;
     Ok(0)
+}
+
+/// A start that failed: it left no cage, and no log.
+fn report_failed_start(
+    out: &mut dyn Write,
+    error: &ErrorDocument,
+    newest: Option<&CageId>,
+) -> io::Result<()> {
+    let message = Printable::new(&error.message);
+    writeln!(out, "the last start here failed: {message}")?;
+    let code = error.code.as_deref();
+    if let Some(entry) = code.and_then(|code| find_reason(code).or_else(|| find_failure(code))) {
+        let means = format!("{}: {}", entry.code, entry.meaning.trim());
+        wrap(out, "  what it means: ", &means)?;
+        wrap(out, "  what to do:    ", entry.remedy)?;
+    }
+    for hint in &error.hints {
+        wrap(out, "  hint:          ", &Printable::new(hint).to_string())?;
+    }
+    match newest {
+        Some(id) => writeln!(out, "\n`ironcage why {id}` explains the cage before it."),
+        None => Ok(()),
+    }
 }
 
 fn explain_code(code: &str) -> CommandResult {
@@ -507,6 +539,28 @@ mod tests {
             program: program.into(),
             count: 2,
         })
+    }
+
+    #[test]
+    fn a_failed_start_is_explained_by_its_code_and_its_hints() {
+        let error = ErrorDocument {
+            message: "cannot start: \u{1b}[2J".into(),
+            code: Some("start-owner-map".into()),
+            hints: vec!["do this".into()],
+        };
+        let mut out = Vec::new();
+        let id = "c0123456789ab".parse().unwrap();
+        report_failed_start(&mut out, &error, Some(&id)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for part in [
+            "failed: cannot start: \\u{1b}[2J\n",
+            "what it means: start-owner-map: ",
+            "what to do: ",
+            "hint:          do this\n",
+            "`ironcage why c0123456789ab`",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
     }
 
     #[test]

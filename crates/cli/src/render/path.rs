@@ -74,7 +74,13 @@ fn explanation(located: &Located, workspace: &Path, home: &Path) -> PathExplanat
             let host = format!("Use the host's version: {}", give("-r", false));
             let below_home = path.starts_with(home) && path != home;
             let allow = if below_home && guard(home, path, false).is_none() {
-                format!("Keep it for the next run: `--state {shown}`. {host}")
+                match kept(path, home) {
+                    Some(directory) => {
+                        let directory = Printable::new(directory);
+                        format!("Keep it for the next run: `--state {directory}`. {host}")
+                    }
+                    None => host,
+                }
             } else {
                 host
             };
@@ -148,6 +154,15 @@ fn explanation(located: &Located, workspace: &Path, home: &Path) -> PathExplanat
     PathExplanation { is, because, allow }
 }
 
+/// The directory that `--state` keeps a path with: itself, or the one around a file. The home itself is
+/// too much.
+fn kept<'a>(path: &'a Path, home: &Path) -> Option<&'a Path> {
+    match path.symlink_metadata() {
+        Ok(found) if !found.is_dir() => path.parent().filter(|parent| *parent != home),
+        _ => Some(path),
+    }
+}
+
 fn absent(located: &Located, give: &dyn Fn(&str, bool) -> String) -> PathExplanation {
     let path = &located.path;
     let is = match located.standing {
@@ -176,5 +191,27 @@ fn absent(located: &Located, give: &dyn Fn(&str, bool) -> String) -> PathExplana
             "a cage sees the system's programs, its workspace and the paths that the policy names"
                 .to_owned(),
         allow,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_home_is_a_directory() {
+        let root = Path::new("/");
+        for (path, home, expected) in [
+            ("/usr/bin", root, Some("/usr/bin")),
+            ("/etc/passwd", root, Some("/etc")),
+            ("/etc/passwd", Path::new("/etc"), None),
+            ("/etc/absent/file", root, Some("/etc/absent/file")),
+        ] {
+            assert_eq!(
+                kept(Path::new(path), home),
+                expected.map(Path::new),
+                "{path}"
+            );
+        }
     }
 }

@@ -37,6 +37,14 @@ impl Parsed {
         parsed
     }
 
+    /// The port that the last option for one names: any where its value is not known.
+    pub(crate) fn port(&self) -> Option<Option<u16>> {
+        let mut options = self.options.iter().rev();
+        let given = options.find(|given| given.role == Some(Role::Port))?;
+        let value = given.value.as_ref().and_then(Word::text);
+        Some(value.and_then(|text| text.parse().ok()))
+    }
+
     fn until(tool: &Tool, words: &[Word], stops: bool) -> Self {
         let mut parsed = Parsed {
             used: words.len(),

@@ -109,8 +109,11 @@ fn apply(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, arguments: &[Word]) {
         return;
     }
     let parsed = Parsed::read(tool, arguments);
-    let case = tool.case(&parsed);
+    let mut case = tool.case(&parsed);
     let parsed = Parsed::read(&case, arguments);
+    if let Some(port) = parsed.port() {
+        case.port = port;
+    }
     use_options(walk, name, &case, &parsed);
     use_operands(walk, name, &case, &parsed);
     let followed = case
@@ -357,7 +360,7 @@ fn script(walk: &mut Walk<'_, '_>, name: &str, word: &Word, arguments: &[Word]) 
 /// One word in its role.
 fn use_word(walk: &mut Walk<'_, '_>, name: &str, tool: &Tool, role: Role, word: &Word) {
     match role {
-        Role::Text | Role::Directory => {}
+        Role::Text | Role::Directory | Role::Port => {}
         // A hyphen is the standard input or output.
         Role::Read | Role::Write | Role::Change if word.text() == Some("-") => {}
         Role::Read => walk.read(word),

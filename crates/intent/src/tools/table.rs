@@ -116,6 +116,8 @@ pub(crate) enum Role {
     /// A URL, or a host without its scheme.
     Url,
     Host,
+    /// The port of that host.
+    Port,
     /// A remote of the repository, or its URL.
     Remote,
     /// A path that is read, or `host:path`.

@@ -133,7 +133,8 @@ fn state(text: &str) -> ApiResult<CageState> {
         _ => Err(ApiError::invalid(format!(
             "unknown state `{}`; expected running, paused or ended",
             text.escape_debug()
-        ))),
+        ))
+        .hint("leave `state` out for the cages that run or are paused")),
     }
 }
 

@@ -1,8 +1,19 @@
 //! The types of the native API.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
+
+/// An object, or null. serde takes a list of its values, too, which the description does not.
+fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    match Option::<serde_json::Map<String, serde_json::Value>>::deserialize(from)? {
+        Some(fields) => T::deserialize(serde_json::Value::Object(fields))
+            .map(Some)
+            .map_err(D::Error::custom),
+        None => Ok(None),
+    }
+}
 
 /// A cage to create. Without a directory and an image it gets the system of this host, read-only, and
 /// an empty workspace that goes with it.
@@ -46,9 +57,17 @@ pub(crate) struct CreateCage {
     /// What happens then [default: delete].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) on_timeout: Option<OnTimeout>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "object"
+    )]
     pub(crate) limits: Option<CageLimits>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "object"
+    )]
     pub(crate) network: Option<CageNetwork>,
 }
 
@@ -100,9 +119,9 @@ pub(crate) struct CageLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "1.5")]
     pub(crate) cpus: Option<String>,
-    /// Processes and threads.
+    /// Processes and threads, with those of the daemon by which the service works in the cage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 2, maximum = 4_194_304)]
+    #[schema(minimum = 16, maximum = 4_194_304)]
     pub(crate) pids: Option<u32>,
     /// Storage in bytes, or a size such as `1G`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +220,7 @@ pub(crate) struct CageList {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListCages {
     /// States, separated by commas: running, paused, ended [default: running,paused].
+    #[param(pattern = r"^(running|paused|ended)(,(running|paused|ended))*$")]
     pub(crate) state: Option<String>,
     /// Metadata that cages must have, as a query string of its own: `a=1&b=2`, percent-encoded.
     pub(crate) metadata: Option<String>,
@@ -245,7 +265,7 @@ pub(crate) struct StartProcess {
     #[serde(default)]
     pub(crate) stdin: bool,
     /// Give it a terminal.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(crate) pty: Option<PtySize>,
     /// Name by which it is recognised in lists.
     #[serde(default)]

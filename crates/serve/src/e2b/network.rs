@@ -9,7 +9,7 @@ use crate::api::{Caller, Json, Path, ask, check_resource, network_rules};
 use crate::engine::{Engine, Entry};
 use crate::error::{ApiError, ApiResult, Code};
 use crate::keys::{Key, Scope};
-use crate::store::E2bState;
+use crate::store::{E2bState, RulesIntent};
 use axum::extract::State;
 use axum::http::StatusCode;
 use ironcage_client::{ClientError, Connection};
@@ -198,9 +198,10 @@ pub(super) async fn settle(engine: &Arc<Engine>, entry: &Arc<Entry>) -> ApiResul
         ..WantedNetwork::default()
     };
     let egress = Egress::new(state.internet, wanted)?;
-    let settled = match apply(entry, &egress).await {
+    let settled = match apply(engine, entry, &egress).await {
         Ok(rules) => engine.note_e2b(entry, |state| {
-            (state.rules, state.rules_pending) = (rules, false);
+            (state.rules, state.rules_intent) = (rules, None);
+            state.rules_pending = false;
         }),
         Err(error) => Err(error),
     };
@@ -213,7 +214,10 @@ pub(super) async fn settle(engine: &Arc<Engine>, entry: &Arc<Entry>) -> ApiResul
 /// Replaces the rules that this API added, and returns the numbers of the new ones. Rules of an operator
 /// stay. Denials come first, and earlier permissions go last, so no host is reached in between that is
 /// reached neither before nor after.
-async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<Vec<u32>> {
+///
+/// What is to be added is noted first: where the service is killed before it notes the numbers, the next
+/// update finds the rules, and removes them.
+async fn apply(engine: &Arc<Engine>, entry: &Arc<Entry>, egress: &Egress) -> ApiResult<Vec<u32>> {
     let (mut rules, open) = (egress.rules.clone(), egress.open);
     let is_open =
         entry.record().spec.network.and_then(|network| network.mode) == Some(NetworkMode::Open);
@@ -243,7 +247,15 @@ async fn apply(entry: &Arc<Entry>, egress: &Egress) -> ApiResult<Vec<u32>> {
         (true, true) | (false, false) => {}
     }
     rules.sort_by_key(|(verdict, _)| *verdict == NetworkVerdict::Allowed);
-    let own = entry.record().e2b.rules;
+    let live = ask(entry, network_rules).await?.live;
+    let own = entry.record().e2b.own_rules(&live);
+    engine.note_e2b(entry, |state| {
+        state.rules_intent = Some(RulesIntent {
+            replaced: own.clone(),
+            before: live.iter().map(|rule| rule.number).collect(),
+            rules: rules.clone(),
+        });
+    })?;
     ask(entry, move |cage| {
         let found = network_rules(cage)?;
         let mut new = Vec::new();
@@ -299,9 +311,9 @@ pub(super) async fn update(
         caller.needs(Scope::Host)?;
     }
     let _turn = entry.rules.lock().await;
-    let rules = apply(&entry, &egress).await?;
+    let rules = apply(&engine, &entry, &egress).await?;
     engine.note_e2b(&entry, |state| {
-        state.rules = rules;
+        (state.rules, state.rules_intent) = (rules, None);
         let ports = (state.private_ports, state.mask_host.clone());
         egress.note(state);
         // An update is about what goes out.
@@ -314,6 +326,8 @@ pub(super) async fn update(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::OPERATOR;
+    use ironcage_model::LiveRule;
 
     fn egress(internet: Option<bool>, allow: &[&str], deny: &[&str]) -> ApiResult<Egress> {
         let owned = |hosts: &[&str]| Some(hosts.iter().map(|host| (*host).to_owned()).collect());
@@ -339,6 +353,43 @@ mod tests {
         assert_eq!(mode(Some(true), &[], &[], true), open);
         assert_eq!(mode(Some(true), &[], &[], false), Err(Code::Forbidden));
         assert_eq!(mode(None, &["0.0.0.0/0"], &[], false), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn rules_of_an_update_that_was_cut_off_are_its_own_and_those_of_others_are_not() {
+        let wanted = egress(None, &["a.example"], &["b.example"]).unwrap();
+        let live = |number, host: &str, origin: &str| LiveRule {
+            number,
+            verdict: NetworkVerdict::Allowed,
+            rule: ironcage_policy::allowed(host).unwrap(),
+            requests: None,
+            uses: None,
+            origin: origin.to_owned(),
+        };
+        let found = [
+            live(1, "old.example", OPERATOR),
+            live(2, "a.example", OPERATOR),
+            live(3, "a.example", "lease 1"),
+            live(4, "earlier.example", OPERATOR),
+            live(5, "a.example", OPERATOR),
+            live(6, "other.example", OPERATOR),
+        ];
+        let mut state = E2bState {
+            rules: vec![1],
+            ..E2bState::default()
+        };
+        assert_eq!(state.own_rules(&found), [1]);
+        // The second one was there before: an operator gave it.
+        state.rules_intent = Some(RulesIntent {
+            // One of another update that was cut off.
+            replaced: vec![4],
+            before: vec![1, 2, 4],
+            rules: wanted.rules,
+        });
+        // It is in the store across the kill.
+        let stored = serde_json::to_vec(&state).unwrap();
+        let state: E2bState = serde_json::from_slice(&stored).unwrap();
+        assert_eq!(state.own_rules(&found), [1, 4, 5]);
     }
 
     #[test]

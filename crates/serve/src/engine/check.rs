@@ -13,6 +13,10 @@ const LONGEST_TIMEOUT: u32 = 31_536_000;
 const MOST_TEXTS: usize = 256;
 const LONGEST_TEXTS: usize = 128 * 1024;
 const LONGEST_POLICY: usize = 256 * 1024;
+/// Processes and threads of a cage: its first process, the daemon with a thread for every connection
+/// and process, a relay, and a command with another one behind a pipe.
+pub(super) const LEAST_PIDS: u32 = 16;
+const MOST_PIDS: u32 = 4_194_304;
 
 pub(super) fn check_timeout(seconds: u32) -> ApiResult<()> {
     match seconds {
@@ -175,6 +179,14 @@ pub(super) fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<(
             word.as_deref()
                 .map_or(Ok(()), |word| check_word(what, word))?;
         }
+        if let Some(pids) = limits.pids
+            && !(LEAST_PIDS..=MOST_PIDS).contains(&pids)
+        {
+            return Err(ApiError::invalid(format!(
+                "limits.pids is {pids}; expected {LEAST_PIDS} to {MOST_PIDS}"
+            ))
+            .hint("the daemon of the cage needs processes and threads, too: leave it out for the limit of the profile"));
+        }
     }
     if let Some(network) = &spec.network {
         let mut hosts = network.allow.iter().chain(&network.deny);
@@ -201,6 +213,30 @@ pub(super) fn check(spec: &CreateCage, key: &Key, internet: bool) -> ApiResult<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::types::CageLimits;
+
+    #[test]
+    fn a_limit_of_processes_has_room_for_the_daemon() {
+        let (_data, plain) = key(&[Scope::Cages]);
+        let checked = |pids| {
+            let limits = CageLimits {
+                pids: Some(pids),
+                ..CageLimits::default()
+            };
+            let spec = CreateCage {
+                limits: Some(limits),
+                ..CreateCage::default()
+            };
+            check(&spec, &plain, false)
+        };
+        for pids in [0, 2, LEAST_PIDS - 1, MOST_PIDS + 1] {
+            let error = checked(pids).unwrap_err();
+            assert!(error.code == Code::InvalidRequest && error.hint.is_some());
+        }
+        for pids in [LEAST_PIDS, MOST_PIDS] {
+            assert!(checked(pids).is_ok(), "{pids}");
+        }
+    }
 
     #[test]
     fn a_key_opens_hosts_by_name_and_the_host_itself_only_with_its_scope() {

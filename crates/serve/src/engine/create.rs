@@ -223,7 +223,7 @@ impl Engine {
         record.id = Some(id.to_string());
         let daemon = Daemon::new(id.clone(), self.relay(&record.name));
         if record.home.is_empty() {
-            (record.home, record.workspace) = describe(&daemon).await?;
+            (record.home, record.workspace) = describe(&daemon).await.map_err(without_daemon)?;
             self.note_change(record, id).await?;
         }
         let event = self.event(record, id, Kind::Created);
@@ -362,6 +362,22 @@ pub(super) async fn describe(daemon: &Arc<Daemon>) -> ApiResult<(String, String)
     }
 }
 
+/// The error of a new cage whose daemon does not answer: what was asked for leaves it no place, such as
+/// the limits of a policy.
+fn without_daemon(error: ApiError) -> ApiError {
+    match error.code {
+        Code::CageUnresponsive => ApiError::new(
+            Code::StartFailed,
+            format!("cannot start the daemon of the cage: {}", error.message),
+        )
+        .hint(format!(
+            "raise `pids` (at least {}) and `memory` under [limits] of its policy or profile",
+            super::check::LEAST_PIDS
+        )),
+        _ => error,
+    }
+}
+
 /// What `ironcage run` wrote, as an error of the API.
 fn start_error(text: &str) -> ApiError {
     let mut message = Vec::new();
@@ -399,5 +415,14 @@ mod tests {
             ("cannot start: no", Some("one; two"))
         );
         assert_eq!(start_error("").message, "the cage did not start");
+    }
+
+    #[test]
+    fn a_new_cage_without_a_daemon_did_not_start_and_other_errors_stay() {
+        let unresponsive = without_daemon(ApiError::new(Code::CageUnresponsive, "ended"));
+        assert_eq!(unresponsive.code, Code::StartFailed);
+        assert!(unresponsive.hint.is_some_and(|hint| hint.contains("pids")));
+        let ended = without_daemon(ApiError::new(Code::CageEnded, "ended"));
+        assert_eq!((ended.code, ended.hint), (Code::CageEnded, None));
     }
 }

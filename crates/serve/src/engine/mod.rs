@@ -285,8 +285,11 @@ impl Engine {
         let mut record = entry.lock();
         let mut changed = record.clone();
         let result = change(&mut changed);
+        // What is only noted for after a kill is nobody's event.
+        let mut told = changed.clone();
+        told.e2b.rules_intent.clone_from(&record.e2b.rules_intent);
         let kind = match (state_of(&record), state_of(&changed)) {
-            _ if *record == changed => None,
+            _ if *record == told => None,
             (before, after) if before == after => Some(Kind::Updated),
             (_, CageState::Running) => Some(Kind::Resumed),
             (_, CageState::Paused) => Some(Kind::Paused),
