@@ -3,10 +3,10 @@
 
 use crate::package_tools::output_of;
 use ironcage_files::{Links, read_text};
-use ironcage_model::{HostRule, Ports, base64};
+use ironcage_model::{HostRule, KeyAgent, Ports, base64};
 use ironcage_plan::{
-    GpgAgent, GpgAgentKey, GpgKeyError, KeyAgent, KeyAgentError, KeyAgents, PublicKeyError,
-    SshAgent, SshAgentKey,
+    GpgAgent, GpgAgentKey, GpgKeyError, KeyAgentError, KeyAgents, PublicKeyError, SshAgent,
+    SshAgentKey,
 };
 use ironcage_policy::{Policy, SignKeyRule, SigningKeys, SshKeyName, bundles};
 use ironcage_signing::{fingerprint, ssh};

@@ -30,13 +30,13 @@ pub(crate) enum NotLeased {
     NeedsPerson,
     Denied {
         resource: String,
-        error: LeaseError,
+        error: CallLeaseError,
     },
 }
 
 /// Why a resource is not leased for a call.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LeaseError {
+pub(crate) enum CallLeaseError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// A link would lead past what the rules compared.
@@ -88,7 +88,7 @@ impl CallLeases {
         };
         for need in needs {
             let outcome = request(&connection, &need, asker, tool);
-            let denied = |error: LeaseError| NotLeased::Denied {
+            let denied = |error: CallLeaseError| NotLeased::Denied {
                 resource: need.to_string(),
                 error,
             };
@@ -106,10 +106,10 @@ impl CallLeases {
                     return Err(NotLeased::NeedsPerson);
                 }
                 Ok(LeaseOutcome::Granted(GrantedLease::ForScope { .. })) => {
-                    return Err(denied(LeaseError::ForScope));
+                    return Err(denied(CallLeaseError::ForScope));
                 }
                 Ok(LeaseOutcome::Denied { reason }) => {
-                    return Err(denied(LeaseError::Refused(reason)));
+                    return Err(denied(CallLeaseError::Refused(reason)));
                 }
                 Err(error) => return Err(denied(error)),
             }
@@ -150,7 +150,7 @@ fn request(
     need: &Resource,
     asker: Asker,
     tool: &str,
-) -> Result<RequestOutcome, LeaseError> {
+) -> Result<RequestOutcome, CallLeaseError> {
     let (wanted, handle) = match need {
         Resource::Path { path, right } => {
             let handle = open_path(Path::new(path))?;
@@ -172,12 +172,12 @@ fn request(
     })
 }
 
-fn is_itself(handle: &OwnedFd, path: &str) -> Result<(), LeaseError> {
+fn is_itself(handle: &OwnedFd, path: &str) -> Result<(), CallLeaseError> {
     let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    let leads_to = std::fs::read_link(link).map_err(LeaseError::Handle)?;
+    let leads_to = std::fs::read_link(link).map_err(CallLeaseError::Handle)?;
     match leads_to == Path::new(path) {
         true => Ok(()),
-        false => Err(LeaseError::Link { leads_to }),
+        false => Err(CallLeaseError::Link { leads_to }),
     }
 }
 

@@ -1,27 +1,9 @@
 //! Why an agent outside the cage, or a key that the policy names, cannot be used.
 
-use std::fmt;
+use ironcage_model::KeyAgent;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// An agent of the user that holds keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyAgent {
-    /// OpenSSH's.
-    Ssh,
-    /// GnuPG's.
-    Gpg,
-}
-
-impl fmt::Display for KeyAgent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KeyAgent::Ssh => "ssh-agent",
-            KeyAgent::Gpg => "gpg-agent",
-        })
-    }
-}
 
 /// Why an agent cannot be asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -36,7 +18,7 @@ pub enum KeyAgentError {
     #[error("gpg has no restricted socket")]
     NoRestrictedSocket,
     /// The socket does not answer, or something else answers there.
-    #[error("cannot reach the {agent}: {source}")]
+    #[error("cannot reach the {}-agent: {source}", agent.name())]
     Unreachable {
         /// Whose socket it is.
         agent: KeyAgent,
@@ -44,7 +26,7 @@ pub enum KeyAgentError {
         source: Arc<io::Error>,
     },
     /// The request for this run has nothing of the agent.
-    #[error("there is no {0}")]
+    #[error("there is no {}-agent", .0.name())]
     NotAsked(KeyAgent),
 }
 

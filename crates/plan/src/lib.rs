@@ -63,7 +63,7 @@ pub use filter::{
 pub use identity::git::{GitSetting, git_settings};
 pub use ironcage_guest::KVM;
 pub use isolation::enforcement;
-pub use key_agent_error::{GpgKeyError, KeyAgent, KeyAgentError, PublicKeyError};
+pub use key_agent_error::{GpgKeyError, KeyAgentError, PublicKeyError};
 pub use leases::{
     ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, PermissionRequestTerms,
     protected_names,

@@ -5,7 +5,7 @@
 //! filter asks for one signature at a time.
 
 use crate::identity::ssh;
-use crate::key_agent_error::{GpgKeyError, KeyAgent, KeyAgentError, PublicKeyError};
+use crate::key_agent_error::{GpgKeyError, KeyAgentError, PublicKeyError};
 use crate::leases::PermissionRequestTerms;
 use crate::network::Network;
 use crate::plan::{Item, SupervisorFile, Variable, ViewOp};
@@ -14,7 +14,7 @@ use crate::seccomp::Instruction;
 use crate::view::ViewPlan;
 use crate::{PlanError, Request, bytes};
 use ironcage_model::{
-    Destination, GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, HostRule, Isolation, Ports,
+    Destination, GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, HostRule, Isolation, KeyAgent, Ports,
     SSH_AGENT_SOCKET, base64,
 };
 use ironcage_policy::{Policy, SignKeyRule, SshKeyName};

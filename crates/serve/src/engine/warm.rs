@@ -4,6 +4,7 @@
 //! the request came. A request with other words starts a cage of its own, so nothing about a cage
 //! changes when somebody gets it: its project, its end and its environment are kept by the service.
 
+use super::warm_error::WarmError;
 use super::words::words;
 use super::{Engine, Settings, blocking, life, store_error};
 use crate::api::types::{CageLimits, CreateCage};
@@ -130,17 +131,6 @@ fn policy(settings: &Settings, spec: &CreateCage) -> Result<Resolved, PolicyErro
         home: settings.home.clone(),
         ..Sources::default()
     })
-}
-
-/// Why cages of a policy cannot be started in advance.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WarmError {
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    #[error(
-        "the profile {profile} limits the time of cages, which would begin before they are created"
-    )]
-    BoundedTime { profile: String },
 }
 
 fn check_time(profile: &str, found: &Resolved) -> Result<(), WarmError> {
