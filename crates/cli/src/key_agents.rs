@@ -3,13 +3,17 @@
 
 use crate::package_tools::output_of;
 use ironcage_files::{Links, read_text};
-use ironcage_model::{HostRule, Ports, base64};
-use ironcage_plan::{GpgAgent, GpgAgentKey, KeyAgents, SshAgent, SshAgentKey};
+use ironcage_model::{HostRule, KeyAgent, Ports, base64};
+use ironcage_plan::{
+    GpgAgent, GpgAgentKey, GpgKeyError, KeyAgentError, KeyAgents, PublicKeyError, SshAgent,
+    SshAgentKey,
+};
 use ironcage_policy::{Policy, SignKeyRule, SigningKeys, SshKeyName, bundles};
 use ironcage_signing::{fingerprint, ssh};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an agent may take for an answer that needs no person.
@@ -78,11 +82,11 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn ssh_agent(names: &[&SshKeyName]) -> Result<SshAgent, String> {
+fn ssh_agent(names: &[&SshKeyName]) -> Result<SshAgent, KeyAgentError> {
     let socket = std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty());
-    let socket = socket.ok_or("there is no ssh-agent: SSH_AUTH_SOCK is not set")?;
-    let unreachable = |error: io::Error| format!("cannot reach the ssh-agent: {error}");
-    let socket = std::fs::canonicalize(PathBuf::from(socket)).map_err(unreachable)?;
+    let socket = socket.ok_or(KeyAgentError::NoSocketVariable)?;
+    let unreachable = KeyAgentError::unreachable(KeyAgent::Ssh);
+    let socket = std::fs::canonicalize(PathBuf::from(socket)).map_err(&unreachable)?;
     let keys = ssh_keys(&socket).map_err(unreachable)?;
     let files = names.iter().filter_map(|name| match name {
         SshKeyName::File(path) => Some((path.clone(), public_key(path))),
@@ -117,7 +121,7 @@ fn ssh_keys(socket: &Path) -> io::Result<Vec<ssh::Identity>> {
 }
 
 /// The public key in a file, or in the one beside a private key.
-fn public_key(path: &Path) -> Result<Vec<u8>, String> {
+fn public_key(path: &Path) -> Result<Vec<u8>, PublicKeyError> {
     let is_public = path.extension().is_some_and(|ending| ending == "pub");
     let path = match is_public {
         true => path.to_owned(),
@@ -128,7 +132,10 @@ fn public_key(path: &Path) -> Result<Vec<u8>, String> {
         }
     };
     let text = read_text(&path, LONGEST_KEY, Links::Follow);
-    let text = text.map_err(|error| ironcage_model::in_full(&error))?;
+    let text = text.map_err(|error| PublicKeyError::Read {
+        path: path.clone(),
+        source: Arc::new(error.into()),
+    })?;
     let mut words = text.split_ascii_whitespace();
     let kind = words.next().unwrap_or_default();
     let blob = words.next().and_then(base64::decode);
@@ -137,21 +144,20 @@ fn public_key(path: &Path) -> Result<Vec<u8>, String> {
         blob.get(4..)
             .is_some_and(|rest| rest.starts_with(kind.as_bytes()))
     };
-    let not_one = || format!("{} is not a public key", path.display());
     blob.filter(fits)
         .filter(|_| !kind.is_empty())
-        .ok_or_else(not_one)
+        .ok_or(PublicKeyError::Invalid { path })
 }
 
-fn gpg_agent(names: &[&str], workspace: &Path) -> Result<GpgAgent, String> {
+fn gpg_agent(names: &[&str], workspace: &Path) -> Result<GpgAgent, KeyAgentError> {
     let run = |tool: &str, arguments: &[&str]| output_of(workspace, tool, arguments);
     let directories = run("gpgconf", &["--list-dirs", "agent-extra-socket"]);
-    let directories = directories.ok_or("cannot ask gpg: `gpgconf` does not answer")?;
-    let socket = unescaped(directories.trim_ascii()).ok_or("gpg has no restricted socket")?;
+    let directories = directories.ok_or(KeyAgentError::NoGpgconf)?;
+    let socket = unescaped(directories.trim_ascii()).ok_or(KeyAgentError::NoRestrictedSocket)?;
     // One that runs already stays as it is.
     run("gpgconf", &["--launch", "gpg-agent"]);
-    let unreachable = |error: io::Error| format!("cannot reach the gpg-agent: {error}");
-    let socket = std::fs::canonicalize(socket).map_err(unreachable)?;
+    let unreachable = KeyAgentError::unreachable(KeyAgent::Gpg);
+    let socket = std::fs::canonicalize(socket).map_err(&unreachable)?;
     let keys = names.iter().map(|name| {
         let list = [
             "--batch",
@@ -163,7 +169,7 @@ fn gpg_agent(names: &[&str], workspace: &Path) -> Result<GpgAgent, String> {
         ];
         let listed = run("gpg", &list).and_then(|text| String::from_utf8(text).ok());
         let key = listed
-            .ok_or_else(|| "gpg has no secret key of this name".to_owned())
+            .ok_or(GpgKeyError::NotFound)
             .and_then(|text| signing_key(&text))
             .and_then(|(fingerprint, grips)| {
                 let export = [
@@ -175,7 +181,7 @@ fn gpg_agent(names: &[&str], workspace: &Path) -> Result<GpgAgent, String> {
                     &fingerprint,
                 ];
                 let keyring = run("gpg", &export).filter(|keyring| !keyring.is_empty());
-                let keyring = keyring.ok_or("gpg does not export its public key")?;
+                let keyring = keyring.ok_or(GpgKeyError::NotExported)?;
                 Ok(GpgAgentKey {
                     fingerprint,
                     grips,
@@ -209,7 +215,7 @@ fn unescaped(text: &[u8]) -> Option<PathBuf> {
 }
 
 /// The fingerprint of a key, and the keygrips of what signs in it, as gpg lists them.
-fn signing_key(text: &str) -> Result<(String, Vec<String>), String> {
+fn signing_key(text: &str) -> Result<(String, Vec<String>), GpgKeyError> {
     let (mut fingerprint, mut grips, mut others) = (None, Vec::new(), Vec::new());
     let (mut signs, mut only_signs, mut keys) = (false, false, 0);
     for line in text.lines() {
@@ -236,9 +242,9 @@ fn signing_key(text: &str) -> Result<(String, Vec<String>), String> {
     }
     match (keys, fingerprint) {
         (1, Some(fingerprint)) if !grips.is_empty() => Ok((fingerprint, grips)),
-        (1, _) => Err("the key cannot sign, or has expired".into()),
-        (0, _) => Err("gpg has no secret key of this name".into()),
-        _ => Err("gpg has several keys of this name; use a fingerprint".into()),
+        (1, _) => Err(GpgKeyError::CannotSign),
+        (0, _) => Err(GpgKeyError::NotFound),
+        _ => Err(GpgKeyError::Ambiguous),
     }
 }
 
@@ -290,9 +296,10 @@ mod tests {
         let alone = "sec:u:255:22:1:1:::u:::scSC:::+\nfpr:::::::::AA:\ngrp:::::::::1111:\n";
         assert_eq!(signing_key(alone).unwrap().1, ["1111"]);
         let twice = format!("{listed}{listed}");
-        assert!(signing_key(&twice).unwrap_err().contains("several"));
-        assert!(signing_key("").is_err());
-        assert!(signing_key("sec:u:255:22:1:1:::u:::cC:::+\nfpr:::::::::AA:\n").is_err());
+        assert_eq!(signing_key(&twice), Err(GpgKeyError::Ambiguous));
+        assert_eq!(signing_key(""), Err(GpgKeyError::NotFound));
+        let certifies = "sec:u:255:22:1:1:::u:::cC:::+\nfpr:::::::::AA:\n";
+        assert_eq!(signing_key(certifies), Err(GpgKeyError::CannotSign));
     }
 
     #[test]

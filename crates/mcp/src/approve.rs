@@ -1,7 +1,7 @@
 //! `ironcage mcp approve SERVER` and `ironcage mcp pins`: a person looks at what servers say.
 
 use crate::catalog::{Catalog, Described};
-use crate::error::McpError;
+use crate::error::{McpError, ServerStartError};
 use crate::launch;
 use crate::pins::{Lock, ToolPin};
 use crate::settings::Settings;
@@ -26,7 +26,7 @@ pub(crate) async fn run(settings: Settings, args: Approve) -> Result<(), McpErro
     upstream.stop().await;
     let described = described.map_err(|error| McpError::Start {
         server: name.clone(),
-        cause: one_line(&error.to_string()),
+        cause: ServerStartError::Describe(Box::new(error)),
     })?;
     let (pin, tools) = described;
     for wanted in &args.tool {

@@ -1,7 +1,58 @@
 //! The errors of this program, each with a hint.
 
+use ironcage_files::ReadError;
+use ironcage_tools::printable;
+use rmcp::service::{ClientInitializeError, ServiceError};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a file cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseError {
+    /// The path stands in the error around this one.
+    #[error("{}", .0.reason())]
+    Unreadable(ReadError),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Toml(#[from] toml_edit::TomlError),
+    #[error("expected `mcpServers` or `servers`")]
+    NoJsonServers,
+    #[error("expected `[mcp_servers]`")]
+    NoTomlServers,
+}
+
+/// Why a server does not start. A server chooses a part of the text: it is escaped here, and is
+/// not repeated as a source.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerStartError {
+    #[error("{0}")]
+    Spawn(#[source] io::Error),
+    #[error("its streams are missing")]
+    NoStreams,
+    #[error("no answer after {} seconds", .0.as_secs())]
+    Timeout(Duration),
+    #[error("{}", printable(&.0.to_string()))]
+    Handshake(Box<ClientInitializeError>),
+    #[error("{}", ironcage_tools::one_line(&.0.to_string()))]
+    Describe(Box<ServiceError>),
+}
+
+/// Why messages to and from a server on HTTP do not go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RelayError {
+    #[error("{0}")]
+    Client(#[source] reqwest::Error),
+    #[error("a message is too long")]
+    MessageTooLong,
+    #[error("{0}")]
+    Input(#[source] io::Error),
+    #[error("{0}")]
+    Message(#[source] serde_json::Error),
+    #[error("{0}")]
+    Send(Box<dyn std::error::Error + Send + Sync>),
+}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum McpError {
@@ -18,7 +69,11 @@ pub(crate) enum McpError {
     #[error("the policy does not say how to start the server `{0}`")]
     NoCommand(String),
     #[error("cannot start the server `{server}`: {cause}")]
-    Start { server: String, cause: String },
+    Start {
+        server: String,
+        #[source]
+        cause: ServerStartError,
+    },
     #[error("the servers `{first}` and `{second}` both have the {what} `{name}`")]
     Collision {
         what: &'static str,
@@ -33,7 +88,11 @@ pub(crate) enum McpError {
     #[error("cannot write {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
     #[error("cannot parse {}: {cause}", path.display())]
-    Parse { path: PathBuf, cause: String },
+    Parse {
+        path: PathBuf,
+        #[source]
+        cause: ParseError,
+    },
     #[error(transparent)]
     Calls(#[from] ironcage_client::ToolCallError),
     #[error("cannot get random bytes")]
@@ -49,13 +108,19 @@ pub(crate) enum McpError {
     #[error("cannot talk to the client: {0}")]
     Client(String),
     #[error("cannot connect to {url}: {cause}")]
-    Relay { url: String, cause: String },
+    Relay {
+        url: String,
+        #[source]
+        cause: RelayError,
+    },
     #[error("the variable {0} is not set")]
     NoToken(String),
     #[error("cannot start a cage: {0}")]
     Cage(String),
     #[error("cannot stop the cage: {0}")]
     Stop(String),
+    #[error("cannot parse what `ironcage diff --json` printed")]
+    Diff(#[source] serde_json::Error),
     #[error("cannot print")]
     Print(#[source] io::Error),
 }

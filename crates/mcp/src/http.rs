@@ -1,7 +1,7 @@
 //! MCP on HTTP, for the gateway and for Ironcage's own server: bearer token, Host, Origin, bounded bodies, and JSON that is read in one
 //! way only.
 
-use crate::error::McpError;
+use crate::error::{McpError, ParseError};
 use crate::settings::hex;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -134,7 +134,7 @@ fn read_token(path: &Path) -> Result<String, McpError> {
     let text = ironcage_files::read_text(path, 4096, ironcage_files::Links::Follow);
     let text = text.map_err(|error| McpError::Parse {
         path: path.to_owned(),
-        cause: error.to_string(),
+        cause: ParseError::Unreadable(error),
     })?;
     let token = text.trim().to_owned();
     match token.len() >= SHORTEST_TOKEN {

@@ -8,10 +8,11 @@ use ironcage_client::{
 };
 use ironcage_control::{GrantRequest, LeaseTarget};
 use ironcage_model::{
-    CageId, GrantedLease, LeaseEnd, LeaseOutcome, RequestOutcome, Resource, Term, in_full,
+    CageId, GrantedLease, LeaseEnd, LeaseOutcome, Reason, RequestOutcome, Resource, Term, in_full,
 };
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Who wants what a call needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +30,24 @@ pub(crate) enum NotLeased {
     NeedsPerson,
     Denied {
         resource: String,
-        error: String,
+        error: CallLeaseError,
     },
+}
+
+/// Why a resource is not leased for a call.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallLeaseError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A link would lead past what the rules compared.
+    #[error("a link in it leads to {}", leads_to.display())]
+    Link { leads_to: PathBuf },
+    #[error("cannot read where it leads")]
+    Handle(#[source] io::Error),
+    #[error("it is open for a scope only")]
+    ForScope,
+    #[error("{0}")]
+    Refused(Reason),
 }
 
 /// A lease that could not be proven closed.
@@ -58,7 +75,7 @@ impl CallLeases {
         let first = needs.first().map(ToString::to_string).unwrap_or_default();
         let unreachable = |error: ClientError| NotLeased::Denied {
             resource: first.clone(),
-            error: in_full(&error),
+            error: error.into(),
         };
         let cages = Cages::of_user().map_err(unreachable)?;
         let id = cages.find(cage).map_err(unreachable)?;
@@ -71,7 +88,7 @@ impl CallLeases {
         };
         for need in needs {
             let outcome = request(&connection, &need, asker, tool);
-            let denied = |error: String| NotLeased::Denied {
+            let denied = |error: CallLeaseError| NotLeased::Denied {
                 resource: need.to_string(),
                 error,
             };
@@ -89,9 +106,11 @@ impl CallLeases {
                     return Err(NotLeased::NeedsPerson);
                 }
                 Ok(LeaseOutcome::Granted(GrantedLease::ForScope { .. })) => {
-                    return Err(denied("it is open for a scope only".to_owned()));
+                    return Err(denied(CallLeaseError::ForScope));
                 }
-                Ok(LeaseOutcome::Denied { reason }) => return Err(denied(reason.to_string())),
+                Ok(LeaseOutcome::Denied { reason }) => {
+                    return Err(denied(CallLeaseError::Refused(reason)));
+                }
                 Err(error) => return Err(denied(error)),
             }
         }
@@ -131,10 +150,10 @@ fn request(
     need: &Resource,
     asker: Asker,
     tool: &str,
-) -> Result<RequestOutcome, String> {
+) -> Result<RequestOutcome, CallLeaseError> {
     let (wanted, handle) = match need {
         Resource::Path { path, right } => {
-            let handle = open_path(Path::new(path)).map_err(|error| in_full(&error))?;
+            let handle = open_path(Path::new(path))?;
             is_itself(&handle, path)?;
             (LeaseTarget::Path { right: *right }, Some(handle))
         }
@@ -147,20 +166,18 @@ fn request(
         reason: format!("tools/call {tool}"),
     };
     let handles: Vec<_> = handle.iter().map(AsFd::as_fd).collect();
-    let outcome = match asker {
-        Asker::Call => grant_for_call(connection, request, &handles),
-        Asker::Person => grant(connection, request, &handles),
-    };
-    outcome.map_err(|error| in_full(&error))
+    Ok(match asker {
+        Asker::Call => grant_for_call(connection, request, &handles)?,
+        Asker::Person => grant(connection, request, &handles)?,
+    })
 }
 
-/// A link would lead past what the rules compared.
-fn is_itself(handle: &OwnedFd, path: &str) -> Result<(), String> {
+fn is_itself(handle: &OwnedFd, path: &str) -> Result<(), CallLeaseError> {
     let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    let real = std::fs::read_link(link).map_err(|error| error.to_string())?;
-    match real == Path::new(path) {
+    let leads_to = std::fs::read_link(link).map_err(CallLeaseError::Handle)?;
+    match leads_to == Path::new(path) {
         true => Ok(()),
-        false => Err(format!("a link in it leads to {}", real.display())),
+        false => Err(CallLeaseError::Link { leads_to }),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A server can change the text that a model reads at any time. So each tool is pinned by a hash
 //! over everything that a client sees of it; what differs is kept back until a person looks at it.
 
-use crate::error::McpError;
+use crate::error::{McpError, ParseError};
 use crate::settings::{Settings, hex, private_directory, replace};
 use ironcage_tools::{FirstUse, findings, skeleton};
 use rmcp::model::Tool;
@@ -105,13 +105,13 @@ impl Lock {
             Ok(text) => text,
             Err(error) if error.is_absent() => return Ok(Lock::default()),
             Err(error) => {
-                let cause = error.reason();
+                let cause = ParseError::Unreadable(error);
                 return Err(McpError::Parse { path, cause });
             }
         };
         serde_json::from_slice(&text).map_err(|error| McpError::Parse {
             path,
-            cause: error.to_string(),
+            cause: error.into(),
         })
     }
 

@@ -3,7 +3,7 @@
 //! The gateway talks to it as to any server on standard streams. The variable with the token holds a
 //! placeholder; the egress proxy puts the token into requests to this server only.
 
-use crate::error::McpError;
+use crate::error::{McpError, RelayError};
 use crate::lines::LONGEST;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::RoleClient;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 pub(crate) async fn run(url: &str, token: Option<&str>) -> Result<(), McpError> {
     // A second installation only finds the first.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let failed = |cause: String| McpError::Relay {
+    let failed = |cause: RelayError| McpError::Relay {
         url: url.to_owned(),
         cause,
     };
@@ -26,7 +26,9 @@ pub(crate) async fn run(url: &str, token: Option<&str>) -> Result<(), McpError> 
     }
     // A redirect would lead the token elsewhere.
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-    let client = client.build().map_err(|error| failed(error.to_string()))?;
+    let client = client
+        .build()
+        .map_err(|error| failed(RelayError::Client(error)))?;
     let transport = StreamableHttpClientTransport::with_client(client, config);
     let mut transport = IntoTransport::<RoleClient, _, _>::into_transport(transport);
     let mut input = BufReader::new(tokio::io::stdin());
@@ -37,21 +39,22 @@ pub(crate) async fn run(url: &str, token: Option<&str>) -> Result<(), McpError> 
             read = input.read_until(b'\n', &mut line) => {
                 match read {
                     Ok(0) => return Ok(()),
-                    Ok(_) if line.len() > LONGEST => return Err(failed("a message is too long".into())),
+                    Ok(_) if line.len() > LONGEST => return Err(failed(RelayError::MessageTooLong)),
                     Ok(_) => {}
-                    Err(error) => return Err(failed(error.to_string())),
+                    Err(error) => return Err(failed(RelayError::Input(error))),
                 }
                 let message: Result<ClientJsonRpcMessage, _> = serde_json::from_slice(&line);
                 line.clear();
-                let message = message.map_err(|error| failed(error.to_string()))?;
+                let message = message.map_err(|error| failed(RelayError::Message(error)))?;
                 let sent = transport.send(message).await;
-                sent.map_err(|error| failed(error.to_string()))?;
+                sent.map_err(|error| failed(RelayError::Send(Box::new(error))))?;
             }
             message = transport.receive() => {
                 let Some(message): Option<ServerJsonRpcMessage> = message else {
                     return Ok(());
                 };
-                let mut text = serde_json::to_vec(&message).map_err(|error| failed(error.to_string()))?;
+                let mut text = serde_json::to_vec(&message)
+                    .map_err(|error| failed(RelayError::Message(error)))?;
                 text.push(b'\n');
                 output.write_all(&text).await.map_err(McpError::Print)?;
                 output.flush().await.map_err(McpError::Print)?;

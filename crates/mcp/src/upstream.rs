@@ -1,6 +1,6 @@
 //! One server in its cage, and what it asks of the client.
 
-use crate::error::McpError;
+use crate::error::{McpError, ServerStartError};
 use crate::lines::{Lines, echo};
 use crate::settings::Settings;
 use crate::{launch, pins};
@@ -311,7 +311,7 @@ impl Upstream {
         reports: Reports,
         cage: Option<String>,
     ) -> Result<Arc<Self>, McpError> {
-        let failed = |cause: String| McpError::Start {
+        let failed = |cause: ServerStartError| McpError::Start {
             server: name.to_owned(),
             cause,
         };
@@ -321,11 +321,13 @@ impl Upstream {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let mut child = command
+            .spawn()
+            .map_err(|error| failed(ServerStartError::Spawn(error)))?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(failed("its streams are missing".to_owned()));
+            return Err(failed(ServerStartError::NoStreams));
         };
         tokio::spawn(echo(name.to_owned(), BufReader::new(stderr)));
         let handler = FromCage {
@@ -345,8 +347,8 @@ impl Upstream {
         let started = handler.serve_with_lifecycle(Lines::of_server(stdout, stdin), lifecycle);
         let service = tokio::time::timeout(START, started)
             .await
-            .map_err(|_| failed(format!("no answer after {} seconds", START.as_secs())))?
-            .map_err(|error| failed(ironcage_tools::printable(&error.to_string())))?;
+            .map_err(|_| failed(ServerStartError::Timeout(START)))?
+            .map_err(|error| failed(ServerStartError::Handshake(Box::new(error))))?;
         Ok(Arc::new(Upstream {
             name: name.to_owned(),
             launch,

@@ -1,6 +1,6 @@
 //! `ironcage mcp wrap` and `unwrap`: the configurations of clients, to go through the gateway and back.
 
-use crate::error::McpError;
+use crate::error::{McpError, ParseError};
 use crate::settings::replace;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -119,8 +119,8 @@ fn change(name: &str, entry: &Entry, env: &[String], direction: Direction) -> Op
 }
 
 /// `mcpServers` of .mcp.json, Claude and Cursor, below `projects` too; `servers` of VS Code.
-fn json_text(text: &str, direction: Direction) -> Result<Changed, String> {
-    let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+fn json_text(text: &str, direction: Direction) -> Result<Changed, ParseError> {
+    let mut value: Value = serde_json::from_str(text)?;
     let mut changed = Changed::default();
     let mut found = false;
     let mut change_in = |servers: Option<&mut Value>| {
@@ -139,9 +139,9 @@ fn json_text(text: &str, direction: Direction) -> Result<Changed, String> {
     }
     change_in(value.pointer_mut("/mcp/servers"));
     if !found {
-        return Err("it has neither `mcpServers` nor `servers`".to_owned());
+        return Err(ParseError::NoJsonServers);
     }
-    let text = serde_json::to_string_pretty(&value).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string_pretty(&value)?;
     changed.text = format!("{text}\n");
     Ok(changed)
 }
@@ -184,16 +184,14 @@ fn json_servers(servers: &mut Map<String, Value>, direction: Direction, changed:
 }
 
 /// `[mcp_servers.NAME]` of Codex. Comments and order stay.
-fn toml(text: &str, direction: Direction) -> Result<Changed, String> {
-    let mut document: DocumentMut = text
-        .parse()
-        .map_err(|error: toml_edit::TomlError| error.to_string())?;
+fn toml(text: &str, direction: Direction) -> Result<Changed, ParseError> {
+    let mut document: DocumentMut = text.parse()?;
     let mut changed = Changed::default();
     let servers = document
         .get_mut("mcp_servers")
         .and_then(|servers| servers.as_table_like_mut());
     let Some(servers) = servers else {
-        return Err("it has no `[mcp_servers]`".to_owned());
+        return Err(ParseError::NoTomlServers);
     };
     for (name, server) in servers.iter_mut() {
         let name = name.get().to_owned();

@@ -21,6 +21,7 @@ mod filter_shared;
 mod guarded;
 mod identity;
 mod isolation;
+mod key_agent_error;
 mod keys;
 mod leases;
 mod locate;
@@ -62,6 +63,7 @@ pub use filter::{
 pub use identity::git::{GitSetting, git_settings};
 pub use ironcage_guest::KVM;
 pub use isolation::enforcement;
+pub use key_agent_error::{GpgKeyError, KeyAgentError, PublicKeyError};
 pub use leases::{
     ClosedPlace, Drift, LeasePart, LeasePath, LeaseRules, Leases, PermissionRequestTerms,
     protected_names,

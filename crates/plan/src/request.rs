@@ -1,5 +1,6 @@
 //! The user's request for one run, besides the policy.
 
+use crate::key_agent_error::{GpgKeyError, KeyAgentError, PublicKeyError};
 use crate::task::TaskScope;
 use crate::{GitSetting, GuestFiles};
 use ironcage_model::HostRule;
@@ -175,14 +176,14 @@ pub struct SshAgentKey {
 }
 
 /// The user's ssh-agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SshAgent {
     /// Its socket, real path.
     pub socket: PathBuf,
     /// Its keys.
     pub keys: Vec<SshAgentKey>,
     /// The public keys in the files that the policy names.
-    pub files: Vec<(PathBuf, Result<Vec<u8>, String>)>,
+    pub files: Vec<(PathBuf, Result<Vec<u8>, PublicKeyError>)>,
 }
 
 /// A key of the user's gpg that signs.
@@ -197,30 +198,30 @@ pub struct GpgAgentKey {
 }
 
 /// The user's gpg-agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct GpgAgent {
     /// Its restricted socket, real path.
     pub socket: PathBuf,
     /// Its version.
     pub version: String,
     /// The keys that the policy names.
-    pub keys: Vec<(String, Result<GpgAgentKey, String>)>,
+    pub keys: Vec<(String, Result<GpgAgentKey, GpgKeyError>)>,
 }
 
 /// The user's agents, as far as the policy names keys of them; an error says why one cannot be
 /// asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct KeyAgents {
     /// The ssh-agent.
-    pub ssh: Option<Result<SshAgent, String>>,
+    pub ssh: Option<Result<SshAgent, KeyAgentError>>,
     /// The gpg-agent.
-    pub gpg: Option<Result<GpgAgent, String>>,
+    pub gpg: Option<Result<GpgAgent, KeyAgentError>>,
     /// A key of the ssh-agent as `--ssh-key` would name it, where the policy gives none.
     pub offered: Option<String>,
 }
 
 /// One run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// Program and arguments. A sticky cage may start without.
     pub argv: Vec<OsString>,

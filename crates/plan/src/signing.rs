@@ -5,6 +5,7 @@
 //! filter asks for one signature at a time.
 
 use crate::identity::ssh;
+use crate::key_agent_error::{GpgKeyError, KeyAgentError, PublicKeyError};
 use crate::leases::PermissionRequestTerms;
 use crate::network::Network;
 use crate::plan::{Item, SupervisorFile, Variable, ViewOp};
@@ -13,7 +14,7 @@ use crate::seccomp::Instruction;
 use crate::view::ViewPlan;
 use crate::{PlanError, Request, bytes};
 use ironcage_model::{
-    Destination, GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, HostRule, Isolation, Ports,
+    Destination, GPG_AGENT_SOCKET, GPG_HOME, GPG_KEYRING, HostRule, Isolation, KeyAgent, Ports,
     SSH_AGENT_SOCKET, base64,
 };
 use ironcage_policy::{Policy, SignKeyRule, SshKeyName};
@@ -100,14 +101,14 @@ pub struct Signing {
 }
 
 /// Why a key cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum KeyProblem {
     /// The agent does not answer.
-    #[error("{0}")]
-    NoAgent(String),
+    #[error(transparent)]
+    NoAgent(#[from] KeyAgentError),
     /// The file of a public key cannot be read.
     #[error("cannot read its public key: {0}")]
-    NoPublicKey(String),
+    NoPublicKey(#[from] PublicKeyError),
     /// The agent has no such key.
     #[error("the ssh-agent does not have it")]
     NotInAgent,
@@ -115,8 +116,8 @@ pub enum KeyProblem {
     #[error("the ssh-agent has several keys with this comment")]
     Ambiguous,
     /// gpg has no such key, or none that signs.
-    #[error("{0}")]
-    NoGpgKey(String),
+    #[error(transparent)]
+    NoGpgKey(#[from] GpgKeyError),
     /// The user does not know the host.
     #[error("your known_hosts has no key of {0}")]
     UnknownHost(String),
@@ -264,8 +265,8 @@ fn ssh_key<'a>(
 ) -> Result<&'a mut PlannedSshKey, KeyProblem> {
     let agent = match &agents.ssh {
         Some(Ok(agent)) => agent,
-        Some(Err(why)) => return Err(KeyProblem::NoAgent(why.clone())),
-        None => return Err(KeyProblem::NoAgent("there is no ssh-agent".into())),
+        Some(Err(why)) => return Err(why.clone().into()),
+        None => return Err(KeyAgentError::NotAsked(KeyAgent::Ssh).into()),
     };
     let found: Vec<&SshAgentKey> = match name {
         SshKeyName::File(path) => {
@@ -273,8 +274,8 @@ fn ssh_key<'a>(
             let file = files.find(|(known, _)| known == path);
             let blob = match file {
                 Some((_, Ok(blob))) => blob,
-                Some((_, Err(why))) => return Err(KeyProblem::NoPublicKey(why.clone())),
-                None => return Err(KeyProblem::NoPublicKey("it was not read".into())),
+                Some((_, Err(why))) => return Err(why.clone().into()),
+                None => return Err(PublicKeyError::NotRead.into()),
             };
             agent.keys.iter().filter(|key| key.blob == *blob).collect()
         }
@@ -324,14 +325,14 @@ fn gpg_key(
 ) -> Result<String, KeyProblem> {
     let agent = match &request.key_agents.gpg {
         Some(Ok(agent)) => agent,
-        Some(Err(why)) => return Err(KeyProblem::NoAgent(why.clone())),
-        None => return Err(KeyProblem::NoAgent("there is no gpg-agent".into())),
+        Some(Err(why)) => return Err(why.clone().into()),
+        None => return Err(KeyAgentError::NotAsked(KeyAgent::Gpg).into()),
     };
     let found = agent.keys.iter().find(|(known, _)| known == name);
     let key: &GpgAgentKey = match found {
         Some((_, Ok(key))) => key,
-        Some((_, Err(why))) => return Err(KeyProblem::NoGpgKey(why.clone())),
-        None => return Err(KeyProblem::NoGpgKey("gpg was not asked for it".into())),
+        Some((_, Err(why))) => return Err((*why).into()),
+        None => return Err(GpgKeyError::NotAsked.into()),
     };
     let signing = made.gpg.get_or_insert_with(|| GpgSigning {
         agent: agent.socket.clone(),
@@ -429,7 +430,7 @@ mod tests {
                 files: vec![
                     ("/k/one.pub".into(), Ok(b"one".to_vec())),
                     ("/k/four.pub".into(), Ok(b"four".to_vec())),
-                    ("/k/none.pub".into(), Err("no such file".into())),
+                    ("/k/none.pub".into(), Err(PublicKeyError::NotRead)),
                 ],
             })),
             gpg: None,
@@ -449,15 +450,22 @@ mod tests {
 
     #[test]
     fn a_name_means_one_key_of_the_agent_or_none() {
-        let one = Ok(base64::encode(b"one"));
-        assert_eq!(find(&SshKeyName::File("/k/one.pub".into())), one);
-        assert_eq!(find(&SshKeyName::Fingerprint("SHA256:one".into())), one);
-        assert_eq!(find(&SshKeyName::Comment("ann".into())), one);
-        let not_there = Err(KeyProblem::NotInAgent);
-        assert_eq!(find(&SshKeyName::File("/k/four.pub".into())), not_there);
-        assert_eq!(find(&SshKeyName::Fingerprint("SHA256:o".into())), not_there);
+        let one = base64::encode(b"one");
+        for name in [
+            SshKeyName::File("/k/one.pub".into()),
+            SshKeyName::Fingerprint("SHA256:one".into()),
+            SshKeyName::Comment("ann".into()),
+        ] {
+            assert_eq!(find(&name).unwrap(), one);
+        }
+        for name in [
+            SshKeyName::File("/k/four.pub".into()),
+            SshKeyName::Fingerprint("SHA256:o".into()),
+        ] {
+            assert!(matches!(find(&name), Err(KeyProblem::NotInAgent)));
+        }
         let two = find(&SshKeyName::Comment("bob".into()));
-        assert_eq!(two, Err(KeyProblem::Ambiguous));
+        assert!(matches!(two, Err(KeyProblem::Ambiguous)));
         let unread = find(&SshKeyName::File("/k/none.pub".into()));
         assert!(matches!(unread, Err(KeyProblem::NoPublicKey(_))));
     }

@@ -51,10 +51,28 @@ struct Printed {
 }
 
 #[derive(Debug, Deserialize)]
-struct PrintedError {
-    message: String,
+pub(crate) struct PrintedError {
+    pub(crate) message: String,
     code: Option<String>,
     hints: Vec<String>,
+}
+
+impl PrintedError {
+    /// The error in what a command printed. Warnings may stand before it.
+    pub(crate) fn find(text: &[u8]) -> Option<PrintedError> {
+        let mut lines = text.split(|byte| *byte == b'\n').rev();
+        let found = lines.find_map(|line| serde_json::from_slice::<Printed>(line).ok());
+        found.map(|printed| printed.error)
+    }
+
+    /// As an error of the API.
+    pub(crate) fn into_api(self, code: Code) -> ApiError {
+        let shown = ApiError::new(code, self.message);
+        match self.hints.is_empty() {
+            true => shown,
+            false => shown.hint(self.hints.join("; ")),
+        }
+    }
 }
 
 impl CommandLine {
@@ -231,13 +249,9 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> std::io::Res
 /// Failures of commands on changes that are answered with 404.
 const NOT_FOUND: [FailureCode; 2] = [FailureCode::NoSuchChange, FailureCode::NotInChange];
 
-/// The error that a command printed. Warnings may stand before it.
+/// What a command on changes that failed printed, as an error of the API.
 fn printed_error(text: &[u8]) -> ApiError {
-    let lines = text.split(|byte| *byte == b'\n').rev();
-    let found = lines
-        .filter_map(|line| serde_json::from_slice::<Printed>(line).ok())
-        .next();
-    let Some(Printed { error }) = found else {
+    let Some(error) = PrintedError::find(text) else {
         let text = String::from_utf8_lossy(text);
         return ApiError::new(Code::Internal, format!("ironcage failed: {}", text.trim()));
     };
@@ -245,11 +259,7 @@ fn printed_error(text: &[u8]) -> ApiError {
         Some(code) if NOT_FOUND.map(FailureCode::code).contains(&code) => Code::NotFound,
         _ => Code::Conflict,
     };
-    let shown = ApiError::new(code, error.message);
-    match error.hints.is_empty() {
-        true => shown,
-        false => shown.hint(error.hints.join("; ")),
-    }
+    error.into_api(code)
 }
 
 #[cfg(test)]

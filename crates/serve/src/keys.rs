@@ -49,15 +49,17 @@ impl Scope {
     }
 }
 
-impl FromStr for Scope {
-    type Err = String;
+/// The name of a scope that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown scope `{}`; expected {}", .0.escape_debug(), SCOPES.map(Scope::name).join(", "))]
+pub(crate) struct UnknownScope(String);
 
-    fn from_str(text: &str) -> Result<Scope, String> {
+impl FromStr for Scope {
+    type Err = UnknownScope;
+
+    fn from_str(text: &str) -> Result<Scope, UnknownScope> {
         let found = SCOPES.into_iter().find(|scope| scope.name() == text);
-        found.ok_or_else(|| {
-            let names = SCOPES.map(Scope::name).join(", ");
-            format!("unknown scope `{}`; expected {names}", text.escape_debug())
-        })
+        found.ok_or_else(|| UnknownScope(text.to_owned()))
     }
 }
 

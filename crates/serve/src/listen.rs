@@ -53,24 +53,33 @@ impl Address {
     }
 }
 
-impl FromStr for Address {
-    type Err = String;
+/// Why a text is not an address to listen on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressError {
+    #[error("expected unix: and an absolute path")]
+    RelativePath,
+    #[error("`{}` is not ADDRESS:PORT or unix:PATH", text.escape_debug())]
+    Invalid { text: String },
+}
 
-    fn from_str(text: &str) -> Result<Address, String> {
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
             return match path.is_absolute() {
                 true => Ok(Address::Unix(path)),
-                false => Err("expected unix: and an absolute path".to_owned()),
+                false => Err(AddressError::RelativePath),
             };
         }
         let (named, tls) = match text.strip_prefix("https://") {
             Some(named) => (named, true),
             None => (text.strip_prefix("http://").unwrap_or(text), false),
         };
-        let address: SocketAddr = named
-            .parse()
-            .map_err(|_| format!("`{}` is not ADDRESS:PORT or unix:PATH", text.escape_debug()))?;
+        let address: SocketAddr = named.parse().map_err(|_| AddressError::Invalid {
+            text: text.to_owned(),
+        })?;
         let tls = tls || !address.ip().is_loopback();
         Ok(Address::Tcp { address, tls })
     }

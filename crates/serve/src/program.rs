@@ -387,8 +387,11 @@ fn serve(places: &Places, options: &Options) -> CommandResult {
     };
     make(&settings.workspaces.join("empty"))?;
     check_warm(&settings).map_err(|why| {
-        CliError::new(format!("cannot keep cages warm: {why}"))
-            .hint("leave this profile out of --warm; its cages start when they are created")
+        CliError::new(format!(
+            "cannot keep cages warm: {}",
+            ironcage_model::in_full(&why)
+        ))
+        .hint("leave this profile out of --warm; its cages start when they are created")
     })?;
     let engine = Engine::open(settings).map_err(|error| {
         CliError::from_error(&error)

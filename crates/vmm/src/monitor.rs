@@ -7,7 +7,7 @@ use crate::machine::Parts;
 use crate::relay::Relays;
 use crate::{FILES, VmError, address, doing, machine, template};
 use ironcage_guest::{
-    Decoder, Frame, GUEST_SESSIONS, Kind, MACHINE, MAX_SESSIONS, MachineConfig, WINDOW,
+    Decoder, Frame, FrameError, GUEST_SESSIONS, Kind, MACHINE, MAX_SESSIONS, MachineConfig, WINDOW,
 };
 use ironcage_sys::rustix::event::{PollFd, PollFlags, poll};
 use ironcage_sys::rustix::fs::{OFlags, fcntl_setfl};
@@ -30,6 +30,29 @@ const MOST_TO_GUEST: usize = 4 * FULL;
 const MOST: usize = 4 * WINDOW as usize;
 /// What is kept of what QEMU says.
 const SAID: usize = 2048;
+
+/// Why the machine ends.
+#[derive(Debug, thiserror::Error)]
+enum MachineEnd {
+    #[error("poll failed: {0}")]
+    Poll(#[source] Errno),
+    #[error("the file server has ended")]
+    FileServer,
+    #[error("the virtual machine has ended")]
+    Ended,
+    #[error("the control channel failed: {0}")]
+    Control(#[source] Errno),
+    #[error("the guest broke the protocol: {0}")]
+    Protocol(#[source] FrameError),
+    #[error("the guest could not be set up: {message}")]
+    GuestSetup { message: String },
+    #[error("the guest sends requests and does not read the answers")]
+    UnreadAnswers,
+    #[error("cannot get random bytes for the guest: {0}")]
+    Entropy(#[source] Errno),
+    #[error("cannot encode the guest's setup: {0}")]
+    Encode(#[source] serde_json::Error),
+}
 
 struct Client {
     stream: UnixStream,
@@ -208,7 +231,7 @@ impl Monitor {
     }
 
     /// One round, or why it is the last.
-    fn turn(&mut self) -> Result<(), String> {
+    fn turn(&mut self) -> Result<(), MachineEnd> {
         let takes = self.stage == Stage::Ready && self.to_guest.len() < FULL;
         let mut control = PollFlags::IN;
         if !self.to_guest.is_empty() {
@@ -242,13 +265,13 @@ impl Monitor {
         );
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(format!("poll failed: {error}")),
+            Err(error) => return Err(MachineEnd::Poll(error)),
         }
         // Without it the guest would wait for its root for ever.
         let served = self.files_end.is_some();
         let unserved = fds.last().filter(|_| served);
         if unserved.is_some_and(|fd| fd.revents().contains(PollFlags::HUP)) {
-            return Err("the file server has ended".into());
+            return Err(MachineEnd::FileServer);
         }
         let gone: Vec<bool> = fds
             .iter()
@@ -330,24 +353,24 @@ impl Monitor {
         }
     }
 
-    fn read_guest(&mut self) -> Result<(), String> {
+    fn read_guest(&mut self) -> Result<(), MachineEnd> {
         let mut buffer = [0; 64 << 10];
         match read(&self.control, &mut buffer) {
-            Ok(0) => return Err("the virtual machine has ended".into()),
+            Ok(0) => return Err(MachineEnd::Ended),
             Ok(count) => self.decoder.push(buffer.get(..count).unwrap_or_default()),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(format!("the control channel failed: {error}")),
+            Err(error) => return Err(MachineEnd::Control(error)),
         }
         loop {
             match self.decoder.next_frame() {
                 Ok(Some(frame)) => self.pass_on(frame)?,
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(format!("the guest broke the protocol: {error}")),
+                Err(error) => return Err(MachineEnd::Protocol(error)),
             }
         }
     }
 
-    fn pass_on(&mut self, frame: Frame) -> Result<(), String> {
+    fn pass_on(&mut self, frame: Frame) -> Result<(), MachineEnd> {
         match (frame.kind, self.stage) {
             (Kind::Ready, Stage::Booting) => {
                 self.stage = Stage::SettingUp;
@@ -359,13 +382,13 @@ impl Monitor {
             }
             (Kind::Broken, _) => {
                 let text = String::from_utf8_lossy(&frame.payload);
-                let text: String = text.chars().filter(|c| !c.is_control()).collect();
-                return Err(format!("the guest could not be set up: {text}"));
+                let message = text.chars().filter(|c| !c.is_control()).collect();
+                return Err(MachineEnd::GuestSetup { message });
             }
             _ => {}
         }
         if self.to_guest.len() > MOST_TO_GUEST {
-            return Err("the guest sends requests and does not read the answers".into());
+            return Err(MachineEnd::UnreadAnswers);
         }
         if self.relays.obey(&frame, &mut self.to_guest) {
             return Ok(());
@@ -396,14 +419,14 @@ impl Monitor {
         Ok(())
     }
 
-    fn set_up(&mut self) -> Result<(), String> {
+    fn set_up(&mut self) -> Result<(), MachineEnd> {
         let mut setup = self.config.guest.clone();
         let mut entropy = [0; 32];
-        getrandom(&mut entropy, GetRandomFlags::empty()).map_err(|error| error.to_string())?;
+        getrandom(&mut entropy, GetRandomFlags::empty()).map_err(MachineEnd::Entropy)?;
         setup.entropy = entropy.to_vec();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         setup.time = since.map_or(0, |since| since.as_nanos() as u64);
-        let bytes = setup.encode().map_err(|error| error.to_string())?;
+        let bytes = setup.encode().map_err(MachineEnd::Encode)?;
         for part in Frame::parts(Kind::SetupPart, 0, &bytes) {
             part.write_to(&mut self.to_guest);
         }
@@ -423,20 +446,20 @@ impl Monitor {
         });
     }
 
-    fn write_guest(&mut self) -> Result<(), String> {
+    fn write_guest(&mut self) -> Result<(), MachineEnd> {
         while !self.to_guest.is_empty() {
             match write(&self.control, &self.to_guest) {
                 Ok(written) => drop(self.to_guest.drain(..written)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(error) => return Err(format!("the control channel failed: {error}")),
+                Err(error) => return Err(MachineEnd::Control(error)),
             }
         }
         Ok(())
     }
 
     /// Tells every client why, and ends what is left.
-    fn finish(&mut self, why: &str) {
+    fn finish(&mut self, why: &MachineEnd) {
         // It closes its streams first, and ends in a moment.
         std::thread::sleep(Duration::from_millis(50));
         let ended = |child: &mut Child| match child.try_wait() {
@@ -459,7 +482,7 @@ impl Monitor {
             true => format!(
                 "the machine could not be restored from its template, which `ironcage setup microvm --warm` makes again: {why}"
             ),
-            false => why.to_owned(),
+            false => why.to_string(),
         };
         let said = String::from_utf8_lossy(&self.said);
         let text = match said.trim() {

@@ -48,6 +48,22 @@ pub enum Versions {
     Text(Vec<u8>, Vec<u8>),
 }
 
+/// How a unified diff shows a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShownContent {
+    /// Nothing of its content differs.
+    Same,
+    /// By its lines.
+    Text,
+    /// It is not text: the diff only says that it differs.
+    Binary,
+    /// It is too large to compare: the diff has only its sizes.
+    TooLarge,
+    /// It cannot be read: the diff has the error in its place.
+    Unreadable,
+}
+
 /// The open roots of all layers.
 #[derive(Debug)]
 pub struct Roots(Vec<(OwnedFd, OwnedFd)>);
@@ -208,9 +224,18 @@ impl Difference {
 
     /// Lines added and removed; `None` where there are no lines to count.
     pub fn lines(&self, roots: &Roots) -> Option<(usize, usize)> {
-        match self.versions(roots) {
-            Ok(Versions::Text(old, new)) if old.is_empty() => Some((count_lines(&new), 0)),
-            Ok(Versions::Text(old, new)) if new.is_empty() => Some((0, count_lines(&old))),
+        self.content(roots).1
+    }
+
+    /// How a diff shows it, and the lines added and removed where there are lines to count.
+    pub fn content(&self, roots: &Roots) -> (ShownContent, Option<(usize, usize)>) {
+        let lines = match self.versions(roots) {
+            Ok(Versions::Same) => return (ShownContent::Same, None),
+            Ok(Versions::Binary) => return (ShownContent::Binary, None),
+            Ok(Versions::Large) => return (ShownContent::TooLarge, None),
+            Err(_) => return (ShownContent::Unreadable, None),
+            Ok(Versions::Text(old, new)) if old.is_empty() => (count_lines(&new), 0),
+            Ok(Versions::Text(old, new)) if new.is_empty() => (0, count_lines(&old)),
             Ok(Versions::Text(old, new)) => {
                 let (mut added, mut removed) = (0, 0);
                 for change in compare(&old, &new).iter_all_changes() {
@@ -220,10 +245,10 @@ impl Difference {
                         similar::ChangeTag::Equal => {}
                     }
                 }
-                Some((added, removed))
+                (added, removed)
             }
-            _ => None,
-        }
+        };
+        (ShownContent::Text, Some(lines))
     }
 }
 

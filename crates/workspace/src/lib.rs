@@ -43,7 +43,7 @@ mod upper;
 pub use apply::{Applied, ApplyOptions, Moved, OnConflict};
 pub use change::{Applying, Change, ChangeId, InvalidChangeId, Layer, LayerRole, Lock, Moment};
 pub use dependency_tree::{DependencyTree, PackageManager};
-pub use differences::{Difference, Roots, Versions, differences};
+pub use differences::{Difference, Roots, ShownContent, Versions, differences};
 pub use digest::{ReviewDigest, ReviewForm, digest_of, review};
 pub use emptied::Emptied;
 pub use error::WorkspaceError;

@@ -7,7 +7,7 @@ use crate::pins::canonical;
 use crate::settings::hex;
 use crate::upstream::Upstream;
 use ironcage_client::WaitingCall;
-use ironcage_model::{Resource, ToolReason, ToolVerdict};
+use ironcage_model::{Resource, ToolReason, ToolVerdict, in_full};
 use ironcage_tools::{Decision, Flow, Flows, one_line};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -108,7 +108,9 @@ impl Gateway {
         };
         match opened {
             Ok(Ok(leases)) => Ok(Some(leases)),
-            Ok(Err(NotLeased::Denied { resource, error })) => Err(denied(resource, error)),
+            Ok(Err(NotLeased::Denied { resource, error })) => {
+                Err(denied(resource, in_full(&error)))
+            }
             Ok(Err(NotLeased::NeedsPerson)) => {
                 Err(denied("it".to_owned(), "nobody can approve it".to_owned()))
             }

@@ -361,29 +361,44 @@ async fn carry_out(
 /// Longest diff that a person is asked about here.
 const MOST_DIFF: usize = 48 << 10;
 
+/// What `ironcage diff --json` says of how much of a change its diff shows.
+#[derive(Debug, serde::Deserialize)]
+struct DiffDocument {
+    files: Vec<DiffFile>,
+    /// Differences in git directories, which no diff shows.
+    git: u64,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct DiffFile {
+    content: DiffContent,
+}
+
+/// `ironcage_workspace::ShownContent`. One that is not known here is an error.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum DiffContent {
+    Same,
+    Text,
+    Binary,
+    TooLarge,
+    Unreadable,
+}
+
 /// Why a person cannot approve a change by its diff: not everything that would be applied is in
-/// it. Lines of files begin with a sign or a space, so no file can hide such a line or make one.
-fn unseen(diff: &str) -> Option<&'static str> {
+/// it.
+fn unseen(diff: &str, document: &DiffDocument) -> Option<&'static str> {
     if diff.len() > MOST_DIFF {
         return Some("the diff is too long to show");
     }
-    let own = diff
-        .lines()
-        .filter(|line| !line.starts_with(['+', '-', ' ', '@']));
-    own.fold(None, |found, line| {
-        let why = if line.starts_with("Binary files ") {
-            Some("a file is binary")
-        } else if line.contains(" are too large to compare: ") {
-            Some("a file is too large to compare")
-        } else if line.starts_with("Cannot read it:") {
-            Some("a file cannot be read")
-        } else if line.contains(" in the git directory") {
-            Some("the git directory changed")
-        } else {
-            None
-        };
-        found.or(why)
-    })
+    let mut files = document.files.iter();
+    let hidden = files.find_map(|file| match file.content {
+        DiffContent::Same | DiffContent::Text => None,
+        DiffContent::Binary => Some("a file is binary"),
+        DiffContent::TooLarge => Some("a file is too large to compare"),
+        DiffContent::Unreadable => Some("a file cannot be read"),
+    });
+    hidden.or_else(|| (document.git > 0).then_some("the git directory changed"))
 }
 
 /// Applies the change if a person has approved what it is now. Whoever calls it has the cage alone.
@@ -398,13 +413,22 @@ async fn apply(cage: &Cage) -> Result<CallToolResult, McpError> {
     let diff = cage
         .ironcage(&["diff", "--workspace", &workspace], None, None)
         .await?;
-    for output in [&bytes, &diff] {
+    let listed = cage
+        .ironcage(&["diff", "--json", "--workspace", &workspace], None, None)
+        .await?;
+    for output in [&bytes, &diff, &listed] {
         if !output.succeeded() {
             return Ok(result(output.clone()));
         }
     }
-    let cut = (bytes.cut || diff.cut).then_some("the diff is too long to show");
-    if let Some(why) = cut.or_else(|| unseen(&diff.unchanged)) {
+    let why = match bytes.cut || diff.cut || listed.cut {
+        true => Some("the diff is too long to show"),
+        false => {
+            let document = serde_json::from_str(&listed.unchanged);
+            unseen(&diff.unchanged, &document.map_err(McpError::Diff)?)
+        }
+    };
+    if let Some(why) = why {
         return Ok(failure(
             "failed",
             &format!(
@@ -444,16 +468,23 @@ mod tests {
 
     #[test]
     fn a_change_that_its_diff_does_not_show_whole_is_not_approved_by_it() {
-        let shown = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+Binary files x\n1 changed; +1 -1 lines\n";
-        assert_eq!(unseen(shown), None);
-        for more in [
-            "Binary files a/x and b/x differ\n",
-            "Files a/x and b/x are too large to compare: 1 and 2 bytes\n",
-            "Cannot read it: denied\n",
-            "no changed files outside the git directory; +0 -0 lines; 3 in the git directory\n",
-        ] {
-            assert!(unseen(&format!("{shown}{more}")).is_some(), "{more}");
+        let document = |content: &str, git: u64| -> DiffDocument {
+            let files =
+                json!([{"path": "x", "content": "text"}, {"path": "y", "content": content}]);
+            serde_json::from_value(json!({"id": "w", "files": files, "git": git})).unwrap()
+        };
+        // What a file says of itself decides nothing.
+        let shown = "+Binary files x\nBinary files a/x and b/x differ\n";
+        for whole in ["text", "same"] {
+            assert_eq!(unseen(shown, &document(whole, 0)), None);
         }
-        assert!(unseen(&"+x\n".repeat(MOST_DIFF)).is_some());
+        for hidden in ["binary", "too-large", "unreadable"] {
+            assert!(unseen("", &document(hidden, 0)).is_some(), "{hidden}");
+        }
+        assert!(unseen("", &document("text", 3)).is_some());
+        let unknown = json!({"files": [{"content": "device"}], "git": 0});
+        assert!(serde_json::from_value::<DiffDocument>(unknown).is_err());
+        let long = "+x\n".repeat(MOST_DIFF);
+        assert!(unseen(&long, &document("text", 0)).is_some());
     }
 }

@@ -6,6 +6,7 @@ use super::words::words;
 use super::{CageEvent, Engine, Entry, TIMEOUT, blocking, store_error};
 use crate::api::types::{CreateCage, OnTimeout};
 use crate::clock;
+use crate::command_line::PrintedError;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ApiResult, Code};
 use crate::event_log::Kind;
@@ -295,6 +296,7 @@ impl Engine {
         };
         let mut child = Command::new(&self.settings.ironcage)
             .args(words(&self.settings, record, policy.as_deref()))
+            .env("IRONCAGE_ERROR_CODES", "json")
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -340,7 +342,7 @@ impl Engine {
             }
         };
         if !status.success() {
-            let error = start_error(&String::from_utf8_lossy(&errors));
+            let error = start_error(&errors);
             // One that a signal ended may have left a cage.
             let known = status.code().is_some();
             return Err(Failed { error, known });
@@ -378,28 +380,20 @@ fn without_daemon(error: ApiError) -> ApiError {
     }
 }
 
-/// What `ironcage run` wrote, as an error of the API.
-fn start_error(text: &str) -> ApiError {
-    let mut message = Vec::new();
-    let mut hints = Vec::new();
-    for line in text.lines() {
-        match line.trim_start().strip_prefix("hint: ") {
-            Some(hint) => hints.push(hint.to_owned()),
-            None => message.push(line.strip_prefix("ironcage: ").unwrap_or(line).to_owned()),
-        }
+/// What `ironcage run` printed, as an error of the API.
+fn start_error(printed: &[u8]) -> ApiError {
+    if let Some(error) = PrintedError::find(printed) {
+        return error.into_api(Code::StartFailed);
     }
-    let message = message.join("\n");
-    let error = ApiError::new(
+    // It was killed, or what it printed was cut.
+    let text = String::from_utf8_lossy(printed);
+    ApiError::new(
         Code::StartFailed,
-        match message.is_empty() {
-            true => "the cage did not start".to_owned(),
-            false => message,
+        match text.trim() {
+            "" => "the cage did not start",
+            text => text,
         },
-    );
-    match hints.is_empty() {
-        true => error,
-        false => error.hint(hints.join("; ")),
-    }
+    )
 }
 
 #[cfg(test)]
@@ -408,13 +402,16 @@ mod tests {
 
     #[test]
     fn what_ironcage_says_of_a_failed_start_is_an_error_with_its_hints() {
-        let error = start_error("ironcage: cannot start: no\n  hint: one\n  hint: two\n");
+        let error = start_error(
+            b"ironcage: warning: hint: old\n{\"error\":{\"message\":\"cannot start: no\",\"code\":null,\"denied\":false,\"hints\":[\"one\",\"two\"]}}\n",
+        );
         assert_eq!(error.code, Code::StartFailed);
         assert_eq!(
             (error.message.as_str(), error.hint.as_deref()),
             ("cannot start: no", Some("one; two"))
         );
-        assert_eq!(start_error("").message, "the cage did not start");
+        assert_eq!(start_error(b"").message, "the cage did not start");
+        assert_eq!(start_error(b"killed\n").message, "killed");
     }
 
     #[test]

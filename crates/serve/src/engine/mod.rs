@@ -15,6 +15,7 @@ mod template;
 mod templates;
 mod usage;
 mod warm;
+mod warm_error;
 mod words;
 
 pub(crate) use changes::ListedChange;

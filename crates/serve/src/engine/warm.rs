@@ -4,6 +4,7 @@
 //! the request came. A request with other words starts a cage of its own, so nothing about a cage
 //! changes when somebody gets it: its project, its end and its environment are kept by the service.
 
+use super::warm_error::WarmError;
 use super::words::words;
 use super::{Engine, Settings, blocking, life, store_error};
 use crate::api::types::{CageLimits, CreateCage};
@@ -16,7 +17,7 @@ use crate::store::{CageRecord, Creation};
 use futures_util::future::join_all;
 use ironcage_client::{Cages, ClientError};
 use ironcage_command::serve::WarmCages;
-use ironcage_model::{CageId, bytes_as_written};
+use ironcage_model::{CageId, bytes_as_written, in_full};
 use ironcage_policy::{FILE_NAME, PolicyError, Resolved, Sources, resolve};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
@@ -132,24 +133,22 @@ fn policy(settings: &Settings, spec: &CreateCage) -> Result<Resolved, PolicyErro
     })
 }
 
-/// Why cages of a policy cannot be started in advance.
-fn bounded_time(profile: &str, found: &Resolved) -> Option<String> {
+fn check_time(profile: &str, found: &Resolved) -> Result<(), WarmError> {
     let limits = &found.policy.limits;
-    let bounded = limits.time.value.is_some() || limits.idle.value.is_some();
-    bounded.then(|| {
-        format!("the profile {profile} limits the time of cages, which would begin before they are created")
-    })
+    match limits.time.value.is_some() || limits.idle.value.is_some() {
+        true => Err(WarmError::BoundedTime {
+            profile: profile.to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// What `--warm` asks for that this host cannot give: checked before the service starts.
-pub(crate) fn check_warm(settings: &Settings) -> Result<(), String> {
+pub(crate) fn check_warm(settings: &Settings) -> Result<(), WarmError> {
     for wanted in &settings.warm {
         let spec = spec_of(wanted);
         let profile = wanted.profile.as_deref().unwrap_or("default");
-        let found = policy(settings, &spec).map_err(|error| ironcage_model::in_full(&error))?;
-        if let Some(why) = bounded_time(profile, &found) {
-            return Err(why);
-        }
+        check_time(profile, &policy(settings, &spec)?)?;
     }
     Ok(())
 }
@@ -200,12 +199,9 @@ impl WarmPool {
     }
 
     /// The files that decide what a cage is, or why none may be started in advance.
-    fn basis(&self, settings: &Settings) -> Result<Basis, String> {
-        let found =
-            policy(settings, &self.spec).map_err(|error| ironcage_model::in_full(&error))?;
-        if let Some(why) = bounded_time(self.profile(), &found) {
-            return Err(why);
-        }
+    fn basis(&self, settings: &Settings) -> Result<Basis, WarmError> {
+        let found = policy(settings, &self.spec)?;
+        check_time(self.profile(), &found)?;
         let empty = settings.empty();
         let above = empty.ancestors().map(|above| above.join(FILE_NAME));
         let programs = [&settings.ironcage, &settings.inside].map(PathBuf::clone);
@@ -304,7 +300,7 @@ impl WarmPools {
                 Ok(basis) => state.basis = basis,
                 Err(why) => {
                     state.basis = Basis::default();
-                    state.complain(pool.profile(), &why);
+                    state.complain(pool.profile(), &in_full(&why));
                     return 0;
                 }
             }
@@ -651,7 +647,10 @@ mod tests {
         check_warm(&settings(directory.path(), &["default=1", "python=1"])).unwrap();
         for profile in ["strict=1", "data=1"] {
             let refused = check_warm(&settings(directory.path(), &[profile])).unwrap_err();
-            assert!(refused.contains("limits the time"), "{refused}");
+            assert!(
+                matches!(refused, WarmError::BoundedTime { .. }),
+                "{refused}"
+            );
         }
         let unknown = settings(directory.path(), &["absent=1"]);
         check_warm(&unknown).unwrap_err();

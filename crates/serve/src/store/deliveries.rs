@@ -199,13 +199,14 @@ impl Store {
         }))
     }
 
-    /// Notes an attempt. A delivery that was taken goes, and so does one that is given up.
+    /// Notes an attempt, and why it failed if it did. A delivery that was taken goes, and so does
+    /// one that is given up.
     pub(crate) fn attempted(
         &self,
         webhook: &str,
         number: u64,
         time: u64,
-        result: Result<(), String>,
+        failure: Option<String>,
         give_up: bool,
     ) -> Result<(), StoreError> {
         let write = self.0.begin_write().map_err(using)?;
@@ -217,21 +218,21 @@ impl Store {
                 return Ok(());
             }
             let mut state = state(&webhooks, webhook)?;
-            let goes = result.is_ok() || give_up;
+            let goes = failure.is_none() || give_up;
             if goes {
                 // One that the queue had no place for any more is counted as that.
                 let removed = queue.remove((webhook, number)).map_err(using)?;
                 if let Some(value) = &removed {
                     state.left(value.value().len());
-                    match result {
-                        Ok(()) => state.delivered += 1,
-                        Err(_) => state.dropped += 1,
+                    match failure {
+                        None => state.delivered += 1,
+                        Some(_) => state.dropped += 1,
                     }
                 }
             }
             state.failures = if goes { 0 } else { state.failures + 1 };
             state.attempted = Some(time);
-            state.error = result.err();
+            state.error = failure;
             let value = serde_json::to_vec(&state)?;
             webhooks.insert(webhook, value.as_slice()).map_err(using)?;
         }
@@ -288,7 +289,7 @@ mod tests {
         };
         assert_eq!(next(&store), Some((0, "evt_0".to_owned(), 0)));
         store
-            .attempted("a", 0, 7, Err("refused".to_owned()), false)
+            .attempted("a", 0, 7, Some("refused".to_owned()), false)
             .unwrap();
         assert_eq!(next(&store), Some((0, "evt_0".to_owned(), 1)));
         // The queue and the count of failures are there after a restart.
@@ -298,10 +299,10 @@ mod tests {
         let state = store.webhook_state("a").unwrap();
         assert_eq!((state.waiting, state.attempted), (2, Some(7)));
         assert_eq!(state.error.as_deref(), Some("refused"));
-        store.attempted("a", 0, 8, Ok(()), false).unwrap();
+        store.attempted("a", 0, 8, None, false).unwrap();
         assert_eq!(next(&store), Some((1, "evt_1".to_owned(), 0)));
         store
-            .attempted("a", 1, 9, Err("refused".to_owned()), true)
+            .attempted("a", 1, 9, Some("refused".to_owned()), true)
             .unwrap();
         assert_eq!(next(&store), None);
         let state = store.webhook_state("a").unwrap();
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(store.waiting_webhooks().unwrap(), ["b"]);
         store.forget_webhook("b").unwrap();
         // An attempt that was under way brings nothing back.
-        store.attempted("b", 0, 9, Ok(()), false).unwrap();
+        store.attempted("b", 0, 9, None, false).unwrap();
         assert_eq!(
             store.next_delivery("b").unwrap().map(|next| next.number),
             None

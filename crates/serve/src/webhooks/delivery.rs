@@ -1,11 +1,12 @@
 //! Deliveries: each webhook gets its events in their order, one at a time, until it has taken them.
 
 use super::WebhookError;
-use super::sender::{Authorities, send};
+use super::sender::{Authorities, SendError, send};
 use crate::clock;
 use crate::engine::{Engine, blocking, store_error};
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::store::{WaitingDelivery, WebhookState};
+use ironcage_model::in_full;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(900);
 const MOST_ATTEMPTS: u32 = 300;
 /// How long a webhook whose file cannot be read waits.
 const UNREADABLE: Duration = Duration::from_secs(60);
+
+/// Why a delivery was not taken.
+#[derive(Debug, thiserror::Error)]
+enum DeliveryError {
+    /// The ceiling of its project does not allow the receiver any more.
+    #[error("{}", .0.message)]
+    NotAllowed(ApiError),
+    #[error(transparent)]
+    Send(SendError),
+}
 
 /// What the service knows of its deliveries, besides the store.
 #[derive(Debug)]
@@ -185,9 +196,10 @@ impl Engine {
         count.fetch_add(1, Ordering::Relaxed);
         let last = result.is_err() && waiting.state.failures + 1 >= MOST_ATTEMPTS;
         let (engine, webhook) = (Arc::clone(self), webhook.to_owned());
+        let failure = result.err().map(|error| in_full(&error));
         blocking(move || {
             let store = &engine.store;
-            let finished = store.attempted(&webhook, waiting.number, clock::now(), result, last);
+            let finished = store.attempted(&webhook, waiting.number, clock::now(), failure, last);
             finished.map_err(store_error)
         })
         .await?;
@@ -198,7 +210,7 @@ impl Engine {
     async fn attempt(
         self: &Arc<Self>,
         waiting: &WaitingDelivery,
-    ) -> ApiResult<Option<Result<(), String>>> {
+    ) -> ApiResult<Option<Result<(), DeliveryError>>> {
         let (engine, delivery) = (Arc::clone(self), waiting.delivery.clone());
         let webhook = blocking(move || {
             let found = engine.webhooks.get(&delivery.project, &delivery.webhook);
@@ -217,10 +229,10 @@ impl Engine {
             false => crate::api::check_webhook_ceiling(self, &webhook.project, &webhook.url),
         };
         if let Err(error) = within {
-            return Ok(Some(Err(error.message)));
+            return Ok(Some(Err(DeliveryError::NotAllowed(error))));
         }
         let sent = send(&self.deliveries.authorities, &webhook, &waiting.delivery).await;
-        Ok(Some(sent.map_err(|error| ironcage_model::in_full(&error))))
+        Ok(Some(sent.map_err(DeliveryError::Send)))
     }
 
     /// Forgets what waits for webhooks that were deleted while the service did not run.

@@ -177,11 +177,12 @@ fn in_json(
     let files: Vec<_> = found
         .iter()
         .map(|difference| {
-            let lines = difference.lines(roots);
+            let (content, lines) = difference.content(roots);
             serde_json::json!({
                 "path": text(&change.shown(difference.layer, &difference.path)),
                 "from": difference.moved.as_ref().map(|(from, _)| text(from)),
                 "status": difference.status,
+                "content": content,
                 "lines_added": lines.map(|(added, _)| added),
                 "lines_removed": lines.map(|(_, removed)| removed),
                 "mode_before": difference.before.as_ref().map(|node| node.mode),
@@ -223,6 +224,7 @@ fn in_json(
         "id": change.id(),
         "workspace": text(change.workspace()),
         "files": files,
+        "git": summary.git,
         "references": references,
         "withheld": told(&summary.withheld),
         "flagged": told(&summary.flagged),
