@@ -18,7 +18,7 @@ const SYSTEM: [&str; 8] = [
 const INSTALLERS: [&str; 8] = [
     "apk", "apt", "apt-get", "aptitude", "dnf", "pacman", "yum", "zypper",
 ];
-/// What they are told when they do.
+/// The note for each of these programs.
 const INSTALLS: [&str; 9] = [
     "add",
     "dist-upgrade",
@@ -43,7 +43,7 @@ fn is_one_of(program: &Path, names: &[&str]) -> bool {
     name.is_some_and(|name| names.contains(&name))
 }
 
-/// What to do instead of becoming root.
+/// The alternative to becoming root.
 pub(crate) fn instead_of_root(has_image: bool) -> &'static str {
     match has_image {
         true => {
