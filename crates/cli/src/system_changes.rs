@@ -18,7 +18,7 @@ const SYSTEM: [&str; 8] = [
 const INSTALLERS: [&str; 8] = [
     "apk", "apt", "apt-get", "aptitude", "dnf", "pacman", "yum", "zypper",
 ];
-/// The note for each of these programs.
+/// The subcommands of those programs that install something.
 const INSTALLS: [&str; 9] = [
     "add",
     "dist-upgrade",

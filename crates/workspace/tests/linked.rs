@@ -24,19 +24,19 @@ fn is_there(bed: &Bed, name: &str) -> bool {
 fn a_link_of_the_agents_with_the_beginning_of_a_listed_name_stays_aside() {
     let bed = Bed::new();
     let change = bed.changed_by(
-        "mkdir -p g/wrapper; echo x >g/wrapper/p; ln -s g gradle; ln -s y .yarn; ln -s h .hg; ln -s cfg .config; ln -s gh .gitea; ln -s g plain",
+        "mkdir -p g/wrapper; echo x >g/wrapper/p; ln -s g gradle; ln -s y .yarn; ln -s h .hg; ln -s cfg .config; ln -s gh .gitea; ln -s cs .changeset; ln -s g plain",
     );
     let applied = apply(&bed, &change, &[]);
-    for name in ["gradle", ".yarn", ".hg", ".config"] {
+    for name in ["gradle", ".yarn", ".hg", ".config", ".gitea"] {
         assert!(!is_there(&bed, name), "{name}");
         let held = applied.held.iter().any(|told| told.path == Path::new(name));
         assert!(held, "{name} in {applied}");
     }
     // Another name may lead there, and what is only told is told.
-    for name in ["plain", "g/wrapper/p", ".gitea"] {
+    for name in ["plain", "g/wrapper/p", ".changeset"] {
         assert!(is_there(&bed, name), "{name}");
     }
-    let told = |told: &ironcage_workspace::ReportedPath| told.path == Path::new(".gitea");
+    let told = |told: &ironcage_workspace::ReportedPath| told.path == Path::new(".changeset");
     assert!(applied.flagged.iter().any(told), "{applied}");
     apply(&bed, &change, &["gradle"]);
     assert!(is_there(&bed, "gradle"));
