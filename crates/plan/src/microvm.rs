@@ -111,7 +111,7 @@ pub enum GuestStart {
 pub enum BootReason {
     /// There is no template of this QEMU, kernel and initramfs.
     NoTemplate,
-    /// There is none with so much memory.
+    /// No template has this much memory.
     OtherMemory,
     /// QEMU is started from another system than the view's.
     OtherSystem,

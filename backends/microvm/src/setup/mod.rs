@@ -262,7 +262,7 @@ pub fn set_up(directory: &Path, source: &KernelSource) -> Result<Manifest, Setup
     Ok(manifest)
 }
 
-/// Makes the templates of a guest with so many MiB: with a network interface, and without.
+/// Makes the templates of a guest with this many MiB of memory: with a network interface, and without.
 ///
 /// # Errors
 /// QEMU is too old, or the guest does not boot.

@@ -87,7 +87,7 @@ pub(super) fn find(
     found.collect()
 }
 
-/// Makes a template of a guest with so many MiB, with a network interface or without.
+/// Makes a template of a guest with this many MiB of memory, with a network interface or without.
 ///
 /// # Errors
 /// QEMU is too old, or the guest does not boot.
