@@ -531,7 +531,7 @@ fn runnable_examples(text: &str) -> Vec<&str> {
 
 #[test]
 fn no_comment_has_an_example_that_nothing_runs() {
-    // scripts/test runs no examples in comments: there are none.
+    // scripts/test does not run doctests, so nobody may write one.
     let fence = "`".repeat(3);
     let block = |kind: &str| format!("/// {fence}{kind}\n/// x\n/// {fence}\n");
     assert_eq!(runnable_examples(&block("text")), [""; 0]);

@@ -45,7 +45,7 @@ const FIRMWARE: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
 /// The firmware of the machine: newer versions of QEMU start with another one.
 const QBOOT: &str = "qboot.rom";
 
-/// What a machine is made of outside of it.
+/// The host side of a machine: files, sockets and memory that QEMU gets.
 pub(crate) struct Parts<'p> {
     pub(crate) kernel: &'p Path,
     pub(crate) initramfs: &'p Path,

@@ -281,7 +281,7 @@ impl Store {
     }
 
     /// After the directory of a change has gone: where this was the current one, makes another one
-    /// current, unless there are none any more, which `is_over` says. Returns whether it did.
+    /// current, unless none are left, which `is_over` tells. Returns whether it did.
     fn leave_place(
         &self,
         change: &Change,

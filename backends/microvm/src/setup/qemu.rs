@@ -36,7 +36,7 @@ impl Qemu {
     /// The one that was unpacked beside a guest, else the system's.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If neither exists.
     pub fn find(guest: &Path) -> Result<Qemu, SetupError> {
         let directory = unpacked(guest);
         let program = below(&directory, QEMU_PROGRAM);

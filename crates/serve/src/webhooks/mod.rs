@@ -112,7 +112,7 @@ fn read(path: &Path) -> Result<Webhook, WebhookError> {
     })
 }
 
-/// What is in a directory; nothing where there is none.
+/// Entries of a directory; empty if it does not exist.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>, WebhookError> {
     let found = match fs::read_dir(directory) {
         Ok(found) => found,

@@ -4,7 +4,7 @@ use ironcage_control::Bytes;
 
 /// Bytes of it that are looked at: a person is shown less.
 const LOOKED_AT: usize = 4096;
-/// Where something was left out. A word never has it outside of quotes.
+/// Marks where text was left out. A word has it only within quotes.
 const MORE: &str = " ...";
 
 /// The words of a command, quoted so that their limits are seen, and cut where it is long.

@@ -179,7 +179,7 @@ impl SessionStage {
         }
     }
 
-    /// Makes the files of a session. Returns the tokens of the host's canaries.
+    /// Makes the files of a session. Returns the tokens of the canaries outside the cage.
     fn set(
         &self,
         session: &Session,
